@@ -131,9 +131,10 @@ impl<'a> Evaluations<'a> {
             (None, [], DataSource::Raw(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
             (None, [], DataSource::Folder(folder)) => {
                 Dataset::open(folder.dir).map_err(|error| match error {
-                    rankine_base::Error::Invalid(what) => rankine_base::Error::Invalid(format!(
-                        "{what}. If the dataset has moved, name it with --data"
-                    )),
+                    rankine_base::Error::Unsuitable { path, what } => rankine_base::Error::Unsuitable {
+                        path,
+                        what: format!("{what}. If the dataset has moved, name it with --data"),
+                    },
                     error => error,
                 })?
             }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rankine_base::Error;
 use rankine_reader::Samples;
 use rankine_reader::convert::{
-    BadLimit, BadTally, KeptTexts, Progress, RawChunk, RawReader, UnknownCategories,
+    BadLimit, BadName, BadTally, KeptTexts, Progress, RawChunk, RawReader, UnknownCategories,
 };
 
 /// Bad rows that are logged; all are counted.
@@ -49,11 +49,17 @@ pub(crate) trait RowSink {
 #[derive(Debug)]
 pub(crate) enum RowsError<E> {
     /// This row is bad, and bad rows are not to be skipped.
-    BadRow(String),
+    BadRow(BadName),
     /// The files cannot be read, or too many rows are bad.
     Data(Error),
     /// What takes the rows has failed.
     Sink(E),
+}
+
+impl<E> From<Error> for RowsError<E> {
+    fn from(error: Error) -> Self {
+        Self::Data(error)
+    }
 }
 
 /// Counts of raw rows.
@@ -80,22 +86,7 @@ pub(crate) fn read_rows<S: RowSink>(
     sink: &mut S,
 ) -> Result<RowsRead, RowsError<S::Error>> {
     let mut rows = Rows::new(reader, options, sink);
-    let mut failed = None;
-    let read = reader.read(files, progress, |chunk| {
-        rows.take(chunk).map_err(|error| match error {
-            RowsError::Data(error) => error,
-            // The reader has no variant for these errors, so this one is kept outside.
-            other => {
-                failed = Some(other);
-                Error::Invalid(String::new())
-            }
-        })
-    });
-    let unknown = match (read, failed) {
-        // In place of the error that is kept outside, the reader may report that a file was changed.
-        (Err(Error::Invalid(what)), Some(error)) if what.is_empty() => return Err(error),
-        (read, _) => read.map_err(RowsError::Data)?,
-    };
+    let unknown = reader.read(files, progress, |chunk| rows.take(chunk))?;
     let (read, bad) = rows.finish()?;
     Ok(RowsRead { read, bad, unknown })
 }
@@ -142,7 +133,7 @@ impl<'r, S: RowSink> Rows<'r, S> {
         let mut bad_numbers = Vec::new();
         for (number, name) in chunk.bad {
             if self.options.bad_limit.is_none() {
-                return Err(RowsError::BadRow(name.to_string()));
+                return Err(RowsError::BadRow(name));
             }
             self.tally.add_bad(|| name.to_string());
             if self.bad + (bad_numbers.len() as u64) < LOGGED_MAX {
@@ -153,7 +144,7 @@ impl<'r, S: RowSink> Rows<'r, S> {
         self.read += chunk.rows;
         self.bad += chunk.bad_rows;
         self.tally.add_rows(chunk.rows);
-        self.tally.check_so_far(chunk.expects).map_err(RowsError::Data)?;
+        self.tally.check_so_far(chunk.expects)?;
         if self.expects.is_empty() {
             chunk.expects.clone_into(&mut self.expects);
         }
@@ -177,8 +168,8 @@ impl<'r, S: RowSink> Rows<'r, S> {
 
     /// Passes the remaining rows on, and checks how many rows were bad. Returns the numbers of rows and of bad rows.
     fn finish(mut self) -> Result<(u64, u64), RowsError<S::Error>> {
-        self.tally.check_any_is_good(&self.expects).map_err(RowsError::Data)?;
-        self.tally.check_in_all(&self.expects).map_err(RowsError::Data)?;
+        self.tally.check_any_is_good(&self.expects)?;
+        self.tally.check_in_all(&self.expects)?;
         self.pass_on()?;
         Ok((self.read, self.bad))
     }

@@ -13,7 +13,7 @@ use rankine_checkpoint::{Checkpoint, CheckpointError, Disk, Files};
 use rankine_engine_cpu::CpuModel;
 use rankine_job::{Conflict, DataSource, Job, JobError, conflict_lines};
 use rankine_model::ModelSpec;
-use rankine_reader::convert::{Encoder, KnownColumns};
+use rankine_reader::convert::{BadName, Encoder, KnownColumns};
 use rankine_reader::{Columns, Dataset, IdRules};
 use rankine_saved as saved;
 use rankine_saved::{
@@ -118,7 +118,7 @@ pub enum SourceError {
     NoRawRows,
     /// A raw row cannot be read, and bad rows are not to be skipped.
     #[error("{0}\nnothing was evaluated; --on-bad skip skips such rows, and counts and lists them")]
-    BadRow(String),
+    BadRow(BadName),
     /// The model cannot be read.
     #[error(transparent)]
     Saved(#[from] SavedModelError),
@@ -338,7 +338,7 @@ impl OpenModel {
         let mut folders: Vec<_> = dataset.into_iter().map(Path::to_owned).collect();
         let path = checkpoint.path().join(Columns::NAME);
         let saved = checkpoint.text(Columns::NAME)?.map(|text| Columns::from_json(&text)).transpose();
-        let saved = saved.map_err(|what| CheckpointError::Damaged { path, what })?;
+        let saved = saved.map_err(|what| CheckpointError::Damaged { path, what: what.to_string() })?;
         let columns = match (saved, dataset) {
             (Some(columns), None) => {
                 // The run's model or the dataset: the first file with the right checksum is used.

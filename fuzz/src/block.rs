@@ -42,7 +42,7 @@ impl Reader for Block {
         let schema = &self.schemas[usize::from(first) % self.schemas.len()];
         let bytes = valid_block(bytes, DATASET);
         let block = block::Block::parse(&bytes, schema)?;
-        block.decode_into(schema, &mut Samples::new(schema))
+        Ok(block.decode_into(schema, &mut Samples::new(schema))?)
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {

@@ -116,7 +116,7 @@ impl Reader for Machine {
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
-        parse_machine(text(bytes)?, Precision::Bf16).map(drop)
+        parse_machine(text(bytes)?, Precision::Bf16).map(drop).map_err(error_text)
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {

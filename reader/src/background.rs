@@ -33,7 +33,7 @@ impl<T: Send + 'static, L: Send + 'static> Background<T, L> {
     /// Starts a thread that sends items; up to `capacity` of them wait to be taken.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the system cannot start a thread.
+    /// [`Error::Refused`] if the system cannot start a thread.
     pub(crate) fn spawn(
         name: &str,
         capacity: usize,
@@ -43,7 +43,7 @@ impl<T: Send + 'static, L: Send + 'static> Background<T, L> {
         let (stop, stopped) = bounded(0);
         let thread =
             std::thread::Builder::new().name(name.into()).spawn(move || work(&out, &StopSignal(stopped)));
-        let thread = thread.map_err(|error| Error::invalid(format!("cannot start a thread: {error}")))?;
+        let thread = thread.map_err(|error| Error::refused("start a thread", error))?;
         Ok(Self { items: Some(items), stop: Some(stop), thread: Some(thread), left: None })
     }
 }

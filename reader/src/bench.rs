@@ -10,7 +10,7 @@ use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 
 use crate::dataset::{Dataset, DatasetPart};
-use crate::io::{IoMode, IoOptions, ReadRequest, Reads, Rung, SlabRing};
+use crate::io::{IoMode, IoOptions, ReadRequest, Reads, Rung, RungRefused, SlabRing};
 use crate::part::Part;
 use crate::stream::{BatchStream, BlockStream, Order, PackedStream, Plan, Position, StreamOptions};
 
@@ -75,7 +75,7 @@ pub struct RungBench {
     /// The rung.
     pub rung: Rung,
     /// Its rates, or why it was refused.
-    pub outcome: Result<RungRates, String>,
+    pub outcome: Result<RungRates, RungRefused>,
 }
 
 /// The rates at which a rung delivers blocks, by what is done with them.
@@ -117,7 +117,7 @@ pub struct Rate {
 /// If the dataset cannot be read. A refused rung is not an error but a result.
 pub fn bench_read(dir: &Path, options: &ReadBenchOptions) -> Result<ReadBench> {
     if options.passes == 0 {
-        return Err(Error::invalid("a measurement needs at least one pass"));
+        return Err(Error::setting("passes", "a measurement needs at least one pass"));
     }
     let part = Arc::new(prefix(Dataset::open(dir)?.part(options.part)?, options.bytes_max));
     let bench = Bench { bytes: part.blocks.iter().map(|block| u64::from(block.bytes)).sum(), part };
@@ -129,7 +129,7 @@ pub fn bench_read(dir: &Path, options: &ReadBenchOptions) -> Result<ReadBench> {
         let ring = SlabRing::allocate(slabs + PackedStream::BLOCKS_AHEAD, slab_bytes)?;
         let subject = match bench.reads(&io, ring) {
             Ok(reads) => Ok(Subject { io, ring: Some(reads.close()), seconds: Default::default() }),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.to_string().into()),
         };
         rungs.push((rung, subject));
     }

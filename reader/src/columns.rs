@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rankine_base::error::{Error, Result};
+use rankine_base::error::{Error, Malformed, Result};
 use rankine_base::files::read_regular;
 use rankine_base::sealed::Checksum;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ impl Columns {
     /// vocabularies.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the schema is invalid.
+    /// [`Error::Columns`] if the schema is invalid.
     pub fn without_samples(self, dir: &Path) -> Result<Dataset> {
         Dataset::without_samples(dir, self.schema, self.format, self.vocabularies)
     }
@@ -58,7 +58,7 @@ impl Columns {
     ///
     /// # Errors
     /// What is wrong with the text.
-    pub fn from_json(text: &str) -> std::result::Result<Self, String> {
+    pub fn from_json(text: &str) -> Result<Self, Malformed> {
         let columns: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         columns.schema.validate().map_err(|error| error.to_string())?;
         Ok(columns)
@@ -131,7 +131,7 @@ impl Columns {
         // A file with another content is a better hint than a missing one.
         let damaged = |error: &Error| matches!(error, Error::Damaged { .. });
         let best = errors.iter().position(damaged).unwrap_or(0);
-        let no_folder = || Error::Invalid(format!("the folder of {name} is not known"));
+        let no_folder = || Error::unsuitable(Path::new(name), format!("the folder of {name} is not known"));
         Err(errors.into_iter().nth(best).unwrap_or_else(no_folder))
     }
 }

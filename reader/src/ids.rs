@@ -32,21 +32,25 @@ impl IdRules {
     /// Creates rules for the categorical columns of a schema, in their order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the number of rules differs, or a rule names a row outside its table.
+    /// [`Error::Columns`] if the number of rules differs, or a rule names a row outside its table.
     pub fn new(schema: &Schema, rules: &[OutOfRange]) -> Result<Self> {
         let columns = &schema.categorical;
         if rules.len() != columns.len() {
             let (rules, columns) = (rules.len(), columns.len());
-            return Err(Error::invalid(format!("{rules} rules for ids, but {columns} categorical columns")));
+            return Err(Error::columns(
+                None,
+                format!("{rules} rules for ids, but {columns} categorical columns"),
+            ));
         }
         for (column, rule) in columns.iter().zip(rules) {
             if let OutOfRange::Row(row) = rule
                 && *row >= column.rows
             {
-                return Err(Error::invalid(format!(
+                let what = format!(
                     "ids out of range of column {} cannot become row {row}: its table has {} rows",
                     column.name, column.rows
-                )));
+                );
+                return Err(Error::columns(Some(&column.name), what));
             }
         }
         if rules.iter().all(|rule| *rule == OutOfRange::Fail) {

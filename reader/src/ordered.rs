@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
-use rankine_base::error::Result;
+use rankine_base::error::{Error, Result};
 use rankine_base::stop::Stop;
 
 /// Items in flight per thread: one being processed, one waiting, and one finished that waits for an earlier one.
@@ -22,24 +22,24 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// # Errors
 /// The first error of `source`, `work` or `sink` in the order of the source; no later item reaches the sink.
 /// [`Error::Stopped`] after a stop request.
-pub(crate) fn ordered_map<T: Send, U: Send>(
+pub(crate) fn ordered_map<T: Send, U: Send, E: From<Error>>(
     threads: NonZeroUsize,
     stop: &Stop,
     mut source: impl Iterator<Item = Result<T>> + Send,
     work: impl Fn(T) -> Result<U> + Sync,
-    mut sink: impl FnMut(U) -> Result<()>,
-) -> Result<()> {
+    mut sink: impl FnMut(U) -> Result<(), E>,
+) -> Result<(), E> {
     map_in_order(threads, stop, &mut source, &work, &mut sink)
 }
 
 /// Is compiled once for all sources, kinds of work and sinks with the same items and results.
-fn map_in_order<T: Send, U: Send>(
+fn map_in_order<T: Send, U: Send, E: From<Error>>(
     threads: NonZeroUsize,
     stop: &Stop,
     source: &mut (dyn Iterator<Item = Result<T>> + Send),
     work: &(dyn Fn(T) -> Result<U> + Sync),
-    sink: &mut dyn FnMut(U) -> Result<()>,
-) -> Result<()> {
+    sink: &mut dyn FnMut(U) -> Result<(), E>,
+) -> Result<(), E> {
     let in_flight = threads.get() * IN_FLIGHT_PER_THREAD;
     let (item_out, item_in) = bounded::<(u64, Result<T>)>(in_flight);
     let (result_out, result_in) = bounded::<(u64, Result<U>)>(in_flight);
@@ -107,7 +107,6 @@ fn receive<T>(results: &Receiver<T>, stop: &Stop) -> Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankine_base::error::Error;
 
     #[test]
     fn results_arrive_in_order_with_any_number_of_threads() {
@@ -120,7 +119,7 @@ mod tests {
             let threads = NonZeroUsize::new(threads).unwrap();
             ordered_map(threads, &Stop::default(), (0..300).map(Ok), work, |result| {
                 seen.push(result);
-                Ok(())
+                Ok::<_, Error>(())
             })
             .unwrap();
             assert_eq!(seen, (0..300).map(|item| item * item).collect::<Vec<_>>());
@@ -130,12 +129,13 @@ mod tests {
     #[test]
     fn the_first_error_in_order_wins_and_an_endless_source_stops() {
         let mut seen = 0;
-        let work =
-            |item: u64| if item >= 40 { Err(Error::invalid(format!("item {item}"))) } else { Ok(item) };
+        let work = |item: u64| {
+            if item >= 40 { Err(Error::setting("item", format!("item {item}"))) } else { Ok(item) }
+        };
         let outcome =
             ordered_map(NonZeroUsize::new(4).unwrap(), &Stop::default(), (0..).map(Ok), work, |_| {
                 seen += 1;
-                Ok(())
+                Ok::<_, Error>(())
             });
         assert_eq!(outcome.unwrap_err().to_string(), "item 40");
         assert_eq!(seen, 40);
@@ -145,7 +145,7 @@ mod tests {
             (0..).map(Ok),
             |item: u64| Ok(item),
             |item| {
-                if item == 10 { Err(Error::invalid("full")) } else { Ok(()) }
+                if item == 10 { Err(Error::setting("item", "full")) } else { Ok(()) }
             },
         );
         assert_eq!(outcome.unwrap_err().to_string(), "full");
@@ -170,7 +170,7 @@ mod tests {
             if item == 0 {
                 read_before_first = read.load(Ordering::SeqCst);
             }
-            Ok(())
+            Ok::<_, Error>(())
         })
         .unwrap();
         // Plus one that waits to be sent.

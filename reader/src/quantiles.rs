@@ -28,12 +28,15 @@ pub struct QuantileBuckets<'a> {
 /// dataset gives the same boundaries in every process.
 ///
 /// # Errors
-/// [`Error::Invalid`] if there is no training part or no such column; errors in blocks that are read.
+/// [`Error::Unsuitable`] if there is no training part; [`Error::Columns`] if there is no such column; errors in blocks
+/// that are read.
 pub fn quantile_boundaries(dataset: &Dataset, wanted: &[QuantileBuckets<'_>]) -> Result<Vec<Vec<f32>>> {
     let part = dataset.part(Part::Train)?;
     let number = |wanted: &QuantileBuckets<'_>| {
         let number = part.schema.dense.iter().position(|dense| dense.name == wanted.column);
-        number.ok_or_else(|| Error::invalid(format!("there is no dense column {}", wanted.column)))
+        number.ok_or_else(|| {
+            Error::columns(Some(wanted.column), format!("there is no dense column {}", wanted.column))
+        })
     };
     let numbers = wanted.iter().map(number).collect::<Result<Vec<_>>>()?;
     let values = drawn_values(&part, &numbers)?;

@@ -326,23 +326,24 @@ impl Schema {
     /// Checks what the types cannot express.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a table without rows, a deviation of 0, a duplicate name, a column that shares a
+    /// [`Error::Columns`] for a table without rows, a deviation of 0, a duplicate name, a column that shares a
     /// vocabulary which does not exist, or a schema without labels.
     pub fn validate(&self) -> Result<()> {
         if self.labels.is_empty() {
-            return Err(Error::invalid("the schema has no label column"));
+            return Err(Error::columns(None, "the schema has no label column"));
         }
         let mut names: Vec<&str> = self.names().collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::invalid(format!("the schema has two columns named `{}`", twice[0])));
+            return Err(Error::columns(None, format!("the schema has two columns named `{}`", twice[0])));
         }
         for name in names {
             if !is_column_name(name) {
-                return Err(Error::invalid(format!(
+                let what = format!(
                     "column name {name:?} is not a valid file name: it must not contain a slash, tab \
                      or line break, or start with a dot"
-                )));
+                );
+                return Err(Error::columns(None, what));
             }
         }
         let numbers: HashMap<&str, usize> =
@@ -350,33 +351,35 @@ impl Schema {
         for (number, column) in self.categorical.iter().enumerate() {
             self.owner_among(number, |name| numbers.get(name).copied())?;
             if column.rows == 0 {
-                return Err(Error::invalid(format!("column {} has a table without rows", column.name)));
+                return Err(Error::column(&column.name, "has a table without rows"));
             }
             if column.rows > ROWS_MAX {
-                return Err(Error::invalid(format!(
-                    "column {} has a table of {} rows; the limit is {ROWS_MAX}",
-                    column.name, column.rows
-                )));
+                return Err(Error::column(
+                    &column.name,
+                    format_args!("has a table of {} rows; the limit is {ROWS_MAX}", column.rows),
+                ));
             }
             if column.hotness == Hotness::Fixed(0) {
-                return Err(Error::invalid(format!("column {} has a fixed hotness of 0", column.name)));
+                return Err(Error::column(&column.name, "has a fixed hotness of 0"));
             }
             if column.hotness.max() > HOTNESS_MAX {
-                return Err(Error::invalid(format!(
-                    "column {} has bags of {} ids; the limit is {HOTNESS_MAX}",
-                    column.name,
-                    column.hotness.max()
-                )));
+                return Err(Error::column(
+                    &column.name,
+                    format_args!("has bags of {} ids; the limit is {HOTNESS_MAX}", column.hotness.max()),
+                ));
             }
         }
         self.check_buckets()?;
         for column in &self.dense {
             let transform = column.transform;
             if transform.deviation == 0.0 || !transform.deviation.is_finite() || !transform.mean.is_finite() {
-                return Err(Error::invalid(format!(
-                    "column {} cannot be standardized with mean {} and deviation {}",
-                    column.name, transform.mean, transform.deviation
-                )));
+                return Err(Error::column(
+                    &column.name,
+                    format_args!(
+                        "cannot be standardized with mean {} and deviation {}",
+                        transform.mean, transform.deviation
+                    ),
+                ));
             }
         }
         Ok(())
@@ -385,9 +388,8 @@ impl Schema {
     /// Checks the columns that are computed from dense columns.
     fn check_buckets(&self) -> Result<()> {
         for column in self.bucket_columns() {
-            let refuse = |why: String| {
-                Err(Error::invalid(format!("column {} has no valid buckets: {why}", column.name)))
-            };
+            let refuse =
+                |why: String| Err(Error::column(&column.name, format_args!("has no valid buckets: {why}")));
             let Some((of, boundaries)) = column.buckets() else {
                 return refuse("it is stored, but comes after a column that is computed".into());
             };
@@ -414,7 +416,7 @@ impl Schema {
     /// shares one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it shares with a column that does not exist, comes later, has other rows or another
+    /// [`Error::Columns`] if it shares with a column that does not exist, comes later, has other rows or another
     /// kind, or shares one itself.
     #[doc(hidden)]
     pub fn vocabulary_owner(&self, number: usize) -> Result<usize> {
@@ -429,7 +431,7 @@ impl Schema {
         let Some(with) = &column.shares else { return Ok(number) };
         let owner = number_of(with).filter(|&owner| owner < number);
         let refuse = |why: &str| {
-            Error::invalid(format!("column {} cannot share the vocabulary of {with}: {why}", column.name))
+            Error::column(&column.name, format_args!("cannot share the vocabulary of {with}: {why}"))
         };
         let owner = owner.ok_or_else(|| refuse("no earlier categorical column has that name"))?;
         let other = &self.categorical[owner];

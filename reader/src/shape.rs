@@ -82,7 +82,7 @@ impl Shape {
     /// Loads a built-in shape by its name, or the one in a file.
     ///
     /// # Errors
-    /// As [`read_text`]; [`Error::Invalid`] if it is not a shape.
+    /// As [`read_text`]; [`Error::Unsuitable`] if there is none; [`Error::Document`] if it is not a shape.
     pub fn load(name_or_path: &str) -> Result<Self> {
         if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_path) {
             return Self::from_toml(name, text);
@@ -90,11 +90,12 @@ impl Shape {
         let path = Path::new(name_or_path);
         if !path.exists() {
             let known = BUILT_IN.map(|(name, _)| name);
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "`{name_or_path}` is neither a file nor a built-in shape ({}){}",
                 known.join(", "),
                 did_you_mean(name_or_path, known)
-            )));
+            );
+            return Err(Error::unsuitable(path, what));
         }
         Self::from_toml(name_or_path, &read_text(path)?)
     }

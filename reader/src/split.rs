@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use rankine_base::error::{Error, Result};
+use rankine_base::error::InvalidValue;
 
 /// A split of rows: some of them are held out, the others are trained on.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -30,14 +30,17 @@ pub enum Split {
 }
 
 impl FromStr for Split {
-    type Err = Error;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let refuse = |why: &str| {
-            Error::invalid(format!(
-                "`{text}` is not a split ({why}): write last:0.2 (holds out the last fifth of the rows), \
-                 random:0.1:SEED (a random tenth) or none"
-            ))
+            InvalidValue::is_not(
+                text,
+                format!(
+                    "a split ({why}): write last:0.2 (holds out the last fifth of the rows), \
+                     random:0.1:SEED (a random tenth) or none"
+                ),
+            )
         };
         let share = |text: &str| match text.parse() {
             Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
@@ -59,13 +62,13 @@ impl FromStr for Split {
 
 /// Reads the text of [`FromStr`].
 impl<'de> Deserialize<'de> for Split {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
 impl Serialize for Split {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }

@@ -91,19 +91,20 @@ pub(crate) struct TableCounter {
 /// Returns a counter for each categorical column of a schema.
 ///
 /// # Errors
-/// [`Error::Invalid`] if this machine does not have enough memory for them.
+/// [`Error::TooLarge`] if this machine does not have enough memory for them.
 pub(crate) fn counters(schema: &Schema) -> Result<Vec<TableCounter>> {
     let rows = schema.categorical.iter().map(|column| u128::from(column.rows));
     let bytes = rows.sum::<u128>() * size_of::<AtomicU64>() as u128;
     let system = rustix::system::sysinfo();
     let memory = system.totalram as u128 * u128::from(system.mem_unit);
     let refuse = || {
-        Error::invalid(format!(
+        let what = format!(
             "counting how often each row of the tables is looked up takes 8 bytes per row, {} GiB for these tables, \
              but this machine has {} GiB of memory: reduce the tables' rows",
             bytes.div_ceil(1 << 30),
             memory >> 30
-        ))
+        );
+        Error::too_large(u64::try_from(memory).unwrap_or(u64::MAX), what)
     };
     if bytes > memory {
         return Err(refuse());

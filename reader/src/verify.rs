@@ -94,7 +94,7 @@ impl VerifyReport {
 /// reads.
 ///
 /// # Errors
-/// [`Error::Invalid`] if checking cannot start. Damages are not errors; the report lists them.
+/// [`Error::Refused`] if checking cannot start. Damages are not errors; the report lists them.
 pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> {
     verify_watched(dataset, threads, &mut |_| ())
 }
@@ -195,7 +195,7 @@ fn verify_part(
             let labels = slab.and_then(|slab| verify_block(part, index, &slab, &spare));
             Ok(CheckedBlock { index, labels })
         };
-        ordered_map(threads, &Stop::default(), source, work, |checked| {
+        ordered_map(threads, &Stop::default(), source, work, |checked| -> Result<()> {
             next = checked.index + 1;
             read.blocks += 1;
             read.bytes += u64::from(part.blocks[checked.index].bytes);

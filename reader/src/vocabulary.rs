@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 
+use rankine_base::error::Malformed;
 use rankine_base::escape::{escape, unescape};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -214,13 +215,13 @@ impl Vocabulary {
     ///
     /// # Errors
     /// A description of what is wrong, with the line.
-    pub fn from_tsv(text: &[u8]) -> Result<Self, String> {
+    pub fn from_tsv(text: &[u8]) -> Result<Self, Malformed> {
         let mut vocabulary =
             Self { short: ShortMap::default(), long: LongMap::default(), counts: Vec::new() };
         let text = text.strip_suffix(b"\n").ok_or("it does not end with a line feed")?;
         let mut bytes = Vec::new();
         for (number, line) in text.split(|&byte| byte == b'\n').enumerate() {
-            let refuse = |what: &str| format!("line {}: {what}", number + 1);
+            let refuse = |what: &str| Malformed::from(format!("line {}: {what}", number + 1));
             let tab = memchr::memrchr(b'\t', line).ok_or_else(|| refuse("no tab before the count"))?;
             let (key, count) = (&line[..tab], &line[tab + 1..]);
             let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok());
@@ -235,7 +236,7 @@ impl Vocabulary {
                 continue;
             }
             bytes.clear();
-            unescape(key, &mut bytes).map_err(|what| refuse(&what))?;
+            unescape(key, &mut bytes).map_err(|escape| refuse(&escape.what))?;
             let fresh = match ShortKey::new(&bytes) {
                 Some(key) => vocabulary.append_short(key, count),
                 None => vocabulary.append_long(bytes.as_slice().into(), count),
@@ -319,7 +320,7 @@ mod tests {
             ("\\*\t1\na\t1\na\t1\n", "line 3: the category is listed twice"),
         ] {
             let refusal = Vocabulary::from_tsv(text.as_bytes()).unwrap_err();
-            assert!(refusal.contains(what), "{text:?}: {refusal}");
+            assert!(refusal.what.contains(what), "{text:?}: {refusal}");
         }
     }
 

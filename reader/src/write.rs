@@ -112,7 +112,7 @@ impl BlockEncoder {
     /// Packs one block and counts the training part's look-ups.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a block would be larger than 2^32 bytes.
+    /// [`Error::TooLarge`] if a block would be larger than 2^32 bytes.
     pub fn encode(&self, part: Part, index: u64, samples: &Samples) -> Result<EncodedBlock> {
         if part == Part::Train {
             for (counter, bags) in self.counters.iter().zip(&samples.categorical) {
@@ -120,7 +120,7 @@ impl BlockEncoder {
             }
         }
         let id = BlockId { dataset: self.tag, part, index };
-        let bytes = block::encode(&self.schema, id, samples).map_err(Error::Invalid)?;
+        let bytes = block::encode(&self.schema, id, samples)?;
         let labels = samples.labels.iter().map(|labels| LabelCounts::of(labels)).collect();
         Ok(EncodedBlock { bytes, part, index, samples: samples.len as u64, labels })
     }
@@ -156,11 +156,12 @@ impl<'a> DatasetWriter<'a> {
     /// Creates a writer of blocks of `block_samples` samples; [`Schema::default_block_samples`] is a good default.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the schema is not valid, or its tables have too many rows to count in memory.
+    /// [`Error::Columns`] if the schema is not valid; [`Error::TooLarge`] if its tables have too many rows to count in
+    /// memory.
     pub fn new(dir: &'a PartialDir, schema: Schema, block_samples: u32) -> Result<Self> {
         schema.validate()?;
         if block_samples == 0 {
-            return Err(Error::invalid("a block needs at least one sample"));
+            return Err(Error::setting("block_samples", "a block needs at least one sample"));
         }
         let encoder = BlockEncoder {
             tag: Manifest::tag(&schema),
@@ -292,7 +293,7 @@ impl<'a> DatasetWriter<'a> {
     /// [`PartialDir::publish`] syncs the folders.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Invalid`] if there are no samples.
+    /// [`Error::Io`]; [`Error::Setting`] if there are no samples.
     pub fn finish(mut self, origin: Origin) -> Result<Manifest> {
         for part in Part::STORED {
             if self.parts.get(&part).is_some_and(|writer| writer.pending.len > 0) {
@@ -300,7 +301,7 @@ impl<'a> DatasetWriter<'a> {
             }
         }
         if self.parts.is_empty() {
-            return Err(Error::invalid("no samples: a dataset needs at least one"));
+            return Err(Error::setting("samples", "no samples: a dataset needs at least one"));
         }
         let counters = self.encoder.counters.iter().enumerate();
         let statistics: Vec<_> =

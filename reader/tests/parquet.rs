@@ -254,7 +254,7 @@ fn large_numbers_are_standardized_before_they_are_stored() {
     let options = |out: &str| ConvertOptions { dense_dtype: DenseDtype::F16, ..options(&[&file], &at(out)) };
     convert_parquet(&options("standardized"), &schema("standardize"), 1, &none).unwrap();
     let report = convert_parquet(&options("as-it-is"), &schema("none"), 1, &none);
-    assert!(matches!(report, Err(Error::BadRows(_))), "1e6 does not fit half precision");
+    assert!(matches!(report, Err(Error::BadRows { .. })), "1e6 does not fit half precision");
 }
 
 #[test]
@@ -448,7 +448,7 @@ fn a_row_without_a_label_is_scored_but_bad_in_a_conversion() {
     let mut samples = Samples::new(dataset.schema());
     let take = |chunk: rankine_reader::convert::RawChunk<'_>| {
         samples.append(&chunk.samples, 0..chunk.samples.len);
-        Ok(())
+        Ok::<_, Error>(())
     };
     reader.read(std::slice::from_ref(&file), &none, take).unwrap();
     assert_eq!(samples.weights, [2.0, 0.5, 1.0]);
@@ -542,7 +542,7 @@ fn a_file_that_changes_while_it_is_converted_is_refused() {
                 if renamed { "replaced by another file" } else { "changed (its length or times differ)" };
             let words = format!("{} was {what} while it was read", path.display());
             assert!(
-                matches!(&error, Error::Invalid(why) if why.starts_with(&words)),
+                matches!(&error, Error::Changed { what, .. } if what.starts_with(&words)),
                 "{changed_in}: {error}"
             );
             assert!(!options.out.exists());
@@ -582,7 +582,7 @@ fn unsuitable_columns_are_named() {
         (format!("{label}[format]\ndelimiter = \";\""), "Parquet needs no [format]: remove it"),
     ] {
         let error = refusal(&path, &schema);
-        assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(words), "{error}");
+        assert!(matches!(error, Error::Document(_)) && error.to_string().contains(words), "{error}");
         assert!(error.to_string().contains("schema.toml:"), "{error}");
     }
     let whole = fs::read(&path).unwrap();
@@ -632,7 +632,7 @@ fn labelled_rows_are_those_of_a_conversion_and_texts_are_kept() {
         reader.read(files, &none, |chunk| {
             samples.append(&chunk.samples, 0..chunk.samples.len);
             kept.append(&chunk.kept, 0..chunk.samples.len);
-            Ok(())
+            Ok::<_, Error>(())
         })?;
         Ok::<_, Error>((samples, kept))
     };

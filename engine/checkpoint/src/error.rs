@@ -164,7 +164,7 @@ impl CheckpointError {
     /// From the error of a sealed file.
     pub(super) fn sealed(path: &Path, source: SealedError) -> Self {
         if source.is_damage() {
-            return Self::damaged(path, source);
+            return Self::damaged(path, source.to_string());
         }
         Self::Version { path: path.to_owned(), source }
     }

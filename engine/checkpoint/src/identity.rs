@@ -12,7 +12,7 @@ impl DataIdentity {
     /// What identifies a part of a dataset, except for the contents of raw files.
     ///
     /// # Errors
-    /// [`rankine_base::Error::Invalid`] if there is no such part.
+    /// [`rankine_base::Error::Unsuitable`] if there is no such part.
     pub fn of(dataset: &Dataset, part: Part) -> Result<Self> {
         let part = dataset.stored_part(part)?;
         let mut blocks = Xxh3::new();

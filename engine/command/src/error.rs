@@ -84,10 +84,8 @@ impl From<JobError> for CommandError {
 impl From<rankine_base::Error> for CommandError {
     fn from(error: rankine_base::Error) -> Self {
         let exit = match &error {
-            rankine_base::Error::Damaged { .. } | rankine_base::Error::BadRows(_) => Exit::BadData,
-            rankine_base::Error::Invalid(_) => Exit::Usage,
             rankine_base::Error::Stopped(cause) => Exit::of_stop(*cause),
-            _ => Exit::Failed,
+            error => Blame::of_data(error).into(),
         };
         Self::new(exit, error)
     }
@@ -155,7 +153,7 @@ impl From<TrainError> for CommandError {
             TrainError::Interrupted { .. } | TrainError::NotBegun { .. } => Self::new(Exit::Resumable, error),
             TrainError::Refused { blame, .. } => Self::new(blame.into(), error),
             TrainError::Conflicts(_)
-            | TrainError::RunDir(_)
+            | TrainError::RunDir { .. }
             | TrainError::Unresumable { .. }
             | TrainError::Device(_)
             | TrainError::Memory(_)
@@ -182,7 +180,7 @@ impl From<TuneError> for CommandError {
                 let TuneError::Trial { error, .. } = error else { unreachable!("it is that") };
                 Self::new(Self::from(*error).exit(), words)
             }
-            TuneError::Dir(_) => Self::new(Exit::Usage, error),
+            TuneError::Dir { .. } => Self::new(Exit::Usage, error),
             TuneError::Stopped { .. } => Self::new(Exit::Resumable, error),
             TuneError::Ended(cause) => Self::new(Exit::of_stop(cause), error),
             TuneError::NoResult(_) => Self::new(Exit::Failed, error),
@@ -196,7 +194,7 @@ impl From<PredictError> for CommandError {
             PredictError::Data(error) => error.into(),
             PredictError::Saved(error) => error.into(),
             PredictError::Unknown { .. } | PredictError::BadRow(_) => Self::new(Exit::BadData, error),
-            PredictError::Column(_) => Self::new(Exit::Usage, error),
+            PredictError::Column { .. } => Self::new(Exit::Usage, error),
             PredictError::Write { path, source } if path == Path::new(STANDARD_OUTPUT) => {
                 Self::output(source)
             }
@@ -209,6 +207,7 @@ impl From<PredictError> for CommandError {
 mod tests {
     use super::*;
     use rankine_engine::training::{BenchError, DeviceError, Disagreement, LeftResults};
+    use rankine_reader::convert::BadName;
     use rankine_topology::Rank;
 
     #[derive(Debug, thiserror::Error)]
@@ -227,6 +226,7 @@ mod tests {
         let text = String::new;
         let damaged = || Data::Damaged { path: "a".into(), offset: None, what: text() };
         let (path, cause) = (|| "a".into(), rankine_engine::training::StopCause::Program);
+        let bad_row = || BadName { file: text(), unit: "row", number: 1, column: None, why: text() };
         let (step, start, source) = (3, rankine_engine::training::Start::New, || io::Error::other("gone"));
         let left = LeftResults { run: path(), start, checkpoint: Some(3), model: None };
         let ended = |error| TrainError::Ended { error: Box::new(error), left: left.clone() };
@@ -239,10 +239,10 @@ mod tests {
         let cases: Vec<(CommandError, Exit)> = vec![
             (io().into(), Exit::Failed),
             (damaged().into(), Exit::BadData),
-            (Data::Invalid(text()).into(), Exit::Usage),
+            (Data::setting("depth", text()).into(), Exit::Usage),
             (Data::Stopped(rankine_engine::training::StopCause::Signal(15)).into(), Exit::Signal(15)),
             (Data::Stopped(cause).into(), Exit::Failed),
-            (Data::BadRows(text()).into(), Exit::BadData),
+            (Data::bad_rows(None, None, text()).into(), Exit::BadData),
             (JobError::Invalid(Vec::new()).into(), Exit::Usage),
             (SavedModelError::Missing("a".into()).into(), Exit::Usage),
             (SavedModelError::Write(io()).into(), Exit::Failed),
@@ -252,14 +252,14 @@ mod tests {
             (SavedModelError::Source(text()).into(), Exit::BadData),
             (SourceError::NoJob("a".into()).into(), Exit::Usage),
             (SourceError::NoRawRows.into(), Exit::Usage),
-            (SourceError::BadRow(text()).into(), Exit::BadData),
+            (SourceError::BadRow(bad_row()).into(), Exit::BadData),
             (SourceError::Data(io()).into(), Exit::Failed),
             (SourceError::Read { path: path(), source: source() }.into(), Exit::Failed),
             (SourceError::NoVocabulary { path: path(), why: io() }.into(), Exit::Usage),
             (SourceError::Saved(SavedModelError::Missing("a".into())).into(), Exit::Usage),
             (TrainError::Data(io()).into(), Exit::Failed),
             (TrainError::Conflicts(Vec::new()).into(), Exit::Usage),
-            (TrainError::RunDir(text()).into(), Exit::Usage),
+            (TrainError::RunDir { path: path(), what: text() }.into(), Exit::Usage),
             (TrainError::Unresumable { what: text(), way_out: "" }.into(), Exit::Usage),
             (TrainError::InitialModel(Box::new(SourceError::Data(damaged()))).into(), Exit::BadData),
             (TrainError::InitialModel(Box::new(SourceError::Data(io()))).into(), Exit::Failed),
@@ -280,18 +280,18 @@ mod tests {
             (TrainError::ReplicasDiffer(vec![Rank(1)]).into(), Exit::Failed),
             (TuneError::Job(JobError::Invalid(Vec::new())).into(), Exit::Usage),
             (TuneError::Train(TrainError::Data(damaged())).into(), Exit::BadData),
-            (TuneError::Dir(text()).into(), Exit::Usage),
+            (TuneError::Dir { dir: path(), what: text() }.into(), Exit::Usage),
             (TuneError::Stopped { cause, dir: path() }.into(), Exit::Resumable),
             (TuneError::Ended(rankine_engine::training::StopCause::Signal(15)).into(), Exit::Signal(15)),
             (TuneError::NoResult(rankine_job::StoppingMetric::Auc).into(), Exit::Failed),
             (trial(CheckpointError::NoneUsable { dir: path(), found: Vec::new() }).into(), Exit::BadData),
             (trial(CheckpointError::Mismatch { path: path(), what: text() }).into(), Exit::Usage),
             (PredictError::Data(damaged()).into(), Exit::BadData),
-            (PredictError::BadRow(text()).into(), Exit::BadData),
+            (PredictError::BadRow(bad_row()).into(), Exit::BadData),
             (PredictError::Unknown { row: 1, column: text() }.into(), Exit::BadData),
             (PredictError::NotFinite { row: 1 }.into(), Exit::Failed),
             (PredictError::Write { path: path(), source: source() }.into(), Exit::Failed),
-            (PredictError::Column(text()).into(), Exit::Usage),
+            (PredictError::Column { column: text() }.into(), Exit::Usage),
             (PredictError::Write { path: "-".into(), source: source() }.into(), Exit::Failed),
             (
                 PredictError::Write { path: "-".into(), source: io::ErrorKind::BrokenPipe.into() }.into(),

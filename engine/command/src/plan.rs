@@ -151,7 +151,8 @@ fn machine(args: &Args, job: &Job, topology: Topology) -> Result<Machine, Comman
             let by_kind = if job.device.kind == DeviceKind::Cuda { "h200" } else { "cpu" };
             let name = name.as_deref().unwrap_or(by_kind);
             let cpu_memory = planning::memory_of_a_thread_rank(topology);
-            planning::read_machine(name, cpu_memory, job.device.precision_on_gpus()).map_err(usage)?
+            planning::read_machine(name, cpu_memory, job.device.precision_on_gpus())
+                .map_err(|error| CommandError::new(Exit::Usage, error))?
         }
     };
     if let Some(bytes) = args.memory {

@@ -3,14 +3,15 @@
 use std::fmt::{self, Display};
 
 use rankine_base::document::{Conflict, Problem};
+use rankine_base::files::NamedTextError;
 
 /// Why a job cannot be read. `Display` writes the whole message, which has several lines.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
     /// The file cannot be read: it does not exist, is a pipe or a device, too long or not UTF-8.
-    #[error("{0}")]
-    Read(String),
+    #[error(transparent)]
+    Read(#[from] NamedTextError),
     /// The file or a `--set` is not valid.
     #[error("{}", ProblemList(.0))]
     Invalid(Vec<Problem>),

@@ -24,7 +24,7 @@ impl JobFile {
     /// # Errors
     /// [`JobError::Read`] if it cannot be read, [`JobError::Invalid`] if it is not TOML or a set has no key.
     pub fn read(path: &Path, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
-        let text = read_named_text("the job file", path).map_err(JobError::Read)?;
+        let text = read_named_text("the job file", path)?;
         Self::parse(&path.display().to_string(), &text, sets)
     }
 

@@ -392,7 +392,7 @@ impl SavedModel {
         };
         let saved: Self = saved.map_err(|error| {
             if error.is_damage() {
-                return damaged(error.into());
+                return damaged(error.to_string());
             }
             SavedModelError::Version { path: path.clone(), source: error }
         })?;

@@ -15,13 +15,14 @@ use rankine_base::build::Build;
 use rankine_base::system::{self, LockedMemory, Memory};
 use rankine_cuda::probe::{Attempt, Driver, Library, Presence, Probe, VisibleGpu};
 use rankine_engine_gpu as gpu;
+use rankine_reader::io::RungRefused;
 use serde::Serialize;
 
 use crate::build;
 use cpu::Cpu;
 
 /// Tries every mode of reading files in a folder: returns its name in a job file, and the error if it does not work.
-pub type ReadProbe<'a> = dyn Fn(&Path) -> Vec<(String, Result<(), String>)> + 'a;
+pub type ReadProbe<'a> = dyn Fn(&Path) -> Vec<(String, Result<(), RungRefused>)> + 'a;
 
 /// Options of [`doctor`].
 pub struct Options<'a> {
@@ -99,7 +100,9 @@ pub fn doctor(options: &Options<'_>) -> Report {
     let backends = backends();
     let reading = options.read_probe.map(|probe| {
         let modes = probe(options.dir).into_iter();
-        let modes = modes.map(|(name, result)| ReadingMode { name, refused: result.err() }).collect();
+        let modes = modes
+            .map(|(name, result)| ReadingMode { name, refused: result.err().map(|error| error.why) })
+            .collect();
         Reading { dir: options.dir.to_owned(), modes }
     });
     Report {
@@ -117,11 +120,12 @@ pub fn doctor(options: &Options<'_>) -> Report {
 
 /// Opens each GPU, which loads the kernels.
 fn backends() -> Vec<Backend> {
-    let backend = |opened| match opened {
+    let opened = gpu::open_each().into_iter();
+    let backends = opened.map(|opened| match opened {
         Ok(free) => Backend { free_bytes: Some(free), refused: None },
-        Err(error) => Backend { free_bytes: None, refused: Some(error) },
-    };
-    gpu::open_each().into_iter().map(backend).collect()
+        Err(error) => Backend { free_bytes: None, refused: Some(error.to_string()) },
+    });
+    backends.collect()
 }
 
 /// Returns what `device.kind = "auto"` chooses for jobs that GPUs support.
@@ -285,7 +289,7 @@ mod tests {
     fn a_report_lists_what_was_found_and_what_would_be_used() {
         let probe = |_: &Path| {
             vec![
-                ("uring-direct".to_owned(), Err("refused by seccomp".to_owned())),
+                ("uring-direct".to_owned(), Err("refused by seccomp".to_owned().into())),
                 ("pread".to_owned(), Ok(())),
             ]
         };

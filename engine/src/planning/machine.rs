@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rankine_base::did_you_mean;
 use rankine_base::document::{Conflict, Document, Problem};
-use rankine_base::files::read_named_text;
+use rankine_base::files::{NamedTextError, read_named_text};
 use rankine_embedding::plan::{LinkSpeed, Machine};
 use serde::Deserialize;
 
@@ -80,7 +80,11 @@ enum Base {
 }
 
 impl Base {
-    const NAMED: [(&str, Self); 2] = [("cpu", Self::Cpu), ("h200", Self::H200)];
+    const NAMED: [(&'static str, Self); 2] = [("cpu", Self::Cpu), ("h200", Self::H200)];
+
+    fn names() -> [&'static str; 2] {
+        Self::NAMED.map(|(name, _)| name)
+    }
 }
 
 /// What a file does not say about the built-in machines.
@@ -101,37 +105,55 @@ impl Host {
     }
 }
 
+/// Why there is no machine to plan for.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// There is no built-in machine of that name, and no file.
+    #[error(
+        "`{name}` is neither {} nor the path of a machine file{}",
+        Base::names().join(" nor "), did_you_mean(name, Base::names())
+    )]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// The file cannot be read.
+    #[error(transparent)]
+    Read(#[from] NamedTextError),
+    /// The file is not valid.
+    #[error(transparent)]
+    Invalid(#[from] Problem),
+}
+
 /// Returns a built-in machine, `cpu` or `h200`, or the one that a file describes. `cpu` has `cpu_memory_bytes` of
 /// memory; GPUs compute in `precision`.
 ///
 /// # Errors
-/// What is wrong with the name or the file, with path, line and column.
+/// [`MachineError`].
 pub fn read_machine(
     name_or_path: &str,
     cpu_memory_bytes: u64,
     precision: Precision,
-) -> Result<Machine, String> {
+) -> Result<Machine, MachineError> {
     let host = Host { cpu_memory_bytes, precision };
     if let Some((_, base)) = Base::NAMED.into_iter().find(|(name, _)| *name == name_or_path) {
         return Ok(host.machine(base));
     }
     let path = Path::new(name_or_path);
     if path.extension().is_none() && !path.exists() {
-        let known = Base::NAMED.map(|(name, _)| name);
-        let (names, meant) = (known.join(" nor "), did_you_mean(name_or_path, known));
-        return Err(format!("`{name_or_path}` is neither {names} nor the path of a machine file{meant}"));
+        return Err(MachineError::Unknown { name: name_or_path.to_owned() });
     }
     let text = read_named_text("the machine file", path)?;
-    parse(name_or_path, &text, host).map_err(|problem| problem.to_string())
+    Ok(parse(name_or_path, &text, host)?)
 }
 
 /// Parses the text of a machine file that is called `machine.toml` in messages; see [`read_machine`].
 ///
 /// # Errors
 /// What is wrong with it, with line and column.
-pub fn parse_machine(text: &str, precision: Precision) -> Result<Machine, String> {
+pub fn parse_machine(text: &str, precision: Precision) -> Result<Machine, Problem> {
     let host = Host { cpu_memory_bytes: 0, precision };
-    parse("machine.toml", text, host).map_err(|problem| problem.to_string())
+    parse("machine.toml", text, host)
 }
 
 fn parse(name: &str, text: &str, host: Host) -> Result<Machine, Problem> {
@@ -242,7 +264,7 @@ mod tests {
     }
 
     fn read_machine(name_or_path: &str) -> Result<Machine, String> {
-        super::read_machine(name_or_path, 0, Precision::Bf16)
+        super::read_machine(name_or_path, 0, Precision::Bf16).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -310,7 +332,7 @@ mod tests {
     fn vector_elements_have_the_size_of_the_precision() {
         use Precision::{Bf16, Fp8, Fp16, Fp32, Tf32};
         let bytes = [Fp32, Tf32, Bf16, Fp16, Fp8].map(|precision| {
-            assert_eq!(super::read_machine("cpu", 7, precision), Ok(Machine::cpu(7)));
+            assert_eq!(super::read_machine("cpu", 7, precision).unwrap(), Machine::cpu(7));
             super::read_machine("h200", 0, precision).unwrap().vector_element_bytes
         });
         assert_eq!(bytes, [4, 4, 2, 2, 2]);

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use rankine_base::document::Conflict;
 use rankine_base::system;
 use rankine_embedding::frequency::{BagLengths, FrequencyProfile, TableFrequencies};
 use rankine_embedding::plan::{Machine, PlanError, PlanInput, PlanOutcome, TableInput};
@@ -22,7 +23,7 @@ mod rest;
 mod statistics;
 mod sweep;
 
-pub use machine::{parse_machine, read_machine, write_machine};
+pub use machine::{MachineError, parse_machine, read_machine, write_machine};
 pub use rest::rest;
 pub use statistics::{ColumnStatistics, Origin, Source, Statistics, statistics};
 pub use sweep::{Sweep, SweepBatch, SweepPoint, sweep};
@@ -158,10 +159,10 @@ impl Planning {
 /// Reads the machine that a job names in `device.machine`.
 ///
 /// # Errors
-/// What is wrong with the file, or why it cannot be read.
-pub fn machine_of_job(path: &Path, memory_bytes: u64, job: &Job) -> Result<Machine, String> {
+/// A conflict at `device.machine` if the file cannot be read or is not valid.
+pub fn machine_of_job(path: &Path, memory_bytes: u64, job: &Job) -> Result<Machine, Conflict> {
     read_machine(&path.to_string_lossy(), memory_bytes, job.device.precision_on_gpus())
-        .map_err(|error| format!("device.machine: {error}"))
+        .map_err(|error| Conflict::new("device.machine", error.to_string()))
 }
 
 /// Plans which ranks of a machine store the tables of a training. The plan has one entry per table of

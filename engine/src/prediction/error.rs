@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rankine_reader::convert::BadName;
 use rankine_saved::SavedModelError;
 
 /// Why there are no predictions.
@@ -23,9 +24,13 @@ pub enum PredictError {
     },
     /// Two columns of the predictions would have one name.
     #[error(
-        "the predictions would have two columns named {0}: leave it out of --keep-columns, or rename it in the files"
+        "the predictions would have two columns named {column}: leave it out of --keep-columns, or rename it in the \
+         files"
     )]
-    Column(String),
+    Column {
+        /// The name.
+        column: String,
+    },
     /// A category has no row of its own, and such rows are not to be scored.
     #[error(
         "row {row} has an unknown category in column {column}: it was rare or absent in the training data. --unknown \
@@ -39,7 +44,7 @@ pub enum PredictError {
     },
     /// A row cannot be read, and bad rows are not to be skipped.
     #[error("{0}\nno predictions were written; --on-bad skip skips such rows, and counts and lists them")]
-    BadRow(String),
+    BadRow(BadName),
     /// A prediction is NaN.
     #[error("the prediction of row {row} is not a number: numbers of the row are too large for the model")]
     NotFinite {

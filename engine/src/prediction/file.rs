@@ -65,7 +65,7 @@ impl PredictionFile {
         // A label `row` has always been possible: without columns to keep, the file is what it was.
         let twice = |number: &usize| columns[..*number].contains(&columns[*number]);
         if let Some(number) = (1..columns.len()).find(twice).filter(|_| !keep.is_empty()) {
-            return Err(PredictError::Column(columns[number].clone()));
+            return Err(PredictError::Column { column: columns[number].clone() });
         }
         let destination = match path == Path::new(STANDARD_OUTPUT) {
             true => Destination::StandardOutput(BufWriter::new(io::stdout())),
@@ -228,7 +228,10 @@ mod tests {
             (&["row"], "row"),
             (&["buy", "buy_prediction"], "buy_prediction"),
         ] {
-            assert!(matches!(create(keep), Err(PredictError::Column(name)) if name == twice), "{keep:?}");
+            assert!(
+                matches!(create(keep), Err(PredictError::Column { column }) if column == twice),
+                "{keep:?}"
+            );
         }
     }
 }

@@ -37,7 +37,8 @@ pub(crate) fn with_features(
     if let Some(&(number, _)) = missing.first() {
         let wanted: Vec<_> = missing.iter().map(|&(_, wanted)| wanted).collect();
         let found = quantile_boundaries(&dataset, &wanted).map_err(|error| match error {
-            rankine_base::Error::Invalid(why) => {
+            rankine_base::Error::Unsuitable { what: why, .. }
+            | rankine_base::Error::Columns { what: why, .. } => {
                 let what =
                     format!("quantiles are those of the training part, but {why}: list the boundaries");
                 TrainError::Conflicts(vec![Conflict::new(format!("feature.{number}.buckets"), what)])

@@ -33,8 +33,13 @@ pub enum TuneError {
         error: Box<TrainError>,
     },
     /// The folder of the search cannot be used.
-    #[error("{0}")]
-    Dir(String),
+    #[error("{}: {what}", dir.display())]
+    Dir {
+        /// The folder.
+        dir: PathBuf,
+        /// Why, and the way out.
+        what: String,
+    },
     /// The search was asked to stop, and can be continued.
     #[error(
         "stopped by {cause}; the same command with --run-dir {} --resume continues the search",

@@ -49,7 +49,7 @@ fn plan(tuning: &Tuning<'_>, job: &Job, dataset: &Dataset) -> rankine_base::Resu
 /// Begins a search in its folder, or continues it. The folder is locked meanwhile.
 pub(super) fn begin(tuning: &Tuning<'_>, job: &Job, dataset: &Dataset) -> Result<Lock, TuneError> {
     let (dir, path) = (tuning.dir, path(tuning));
-    let refused = |what: String| TuneError::Dir(format!("{}: {what}", dir.display()));
+    let refused = |what: String| TuneError::Dir { dir: dir.to_owned(), what };
     create_folders(dir)?;
     let lock = Lock::within(dir)?;
     let own = plan(tuning, job, dataset)?;

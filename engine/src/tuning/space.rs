@@ -105,7 +105,7 @@ impl Space {
     /// # Errors
     /// [`JobError::Read`] if it cannot be read; [`JobError::Invalid`] if it is not a space.
     pub fn read(path: &Path) -> Result<Self, JobError> {
-        let text = read_named_text("the space file", path).map_err(JobError::Read)?;
+        let text = read_named_text("the space file", path)?;
         Self::parse(&path.display().to_string(), &text)
     }
 

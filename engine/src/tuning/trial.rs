@@ -127,9 +127,7 @@ impl Trial {
         let path = run_paths::metrics(&self.path);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            text => {
-                text.map_err(|error| TrainError::RunDir(format!("cannot read {}: {error}", path.display())))?
-            }
+            text => text.map_err(|error| TrainError::unreadable(&path, &error))?,
         };
         let best = best_of(&text, metric, steps);
         Ok(Standing { steps, best, diverged: false })

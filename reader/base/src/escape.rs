@@ -1,5 +1,7 @@
 //! Arbitrary bytes as one line of text without tabs, and back: how vocabularies and messages show categories.
 
+use crate::error::Malformed;
+
 /// Appends bytes as text. A backslash, a tab and line ends become `\\`, `\t`, `\n`, `\r`; other control characters,
 /// and bytes that are not UTF-8, become `\xNN`.
 pub fn escape(bytes: &[u8], out: &mut String) {
@@ -30,7 +32,7 @@ pub fn escape(bytes: &[u8], out: &mut String) {
 ///
 /// # Errors
 /// A description of the first escape that [`escape`] does not write.
-pub fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+pub fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let digit = |byte: Option<&u8>| byte.and_then(|&byte| char::from(byte).to_digit(16));
     let mut rest = text;
     while let Some(at) = memchr::memchr(b'\\', rest) {

@@ -1,6 +1,7 @@
 //! Files that are read whole or from front to back, and never from a pipe or a device: small ones that the user names,
 //! up to a limit, and those in folders that Rankine writes.
 
+use std::fmt;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,8 +17,8 @@ pub const TEXT_BYTES_MAX: u64 = 1 << 20;
 /// writer forever, and a device may be endless.
 ///
 /// # Errors
-/// [`Error::Io`] if the file cannot be opened or read; [`Error::Invalid`] if it is not a regular file, is longer than
-/// [`TEXT_BYTES_MAX`] bytes, or is not UTF-8.
+/// [`Error::Io`] if the file cannot be opened or read; [`Error::TooLarge`] if it is longer than
+/// [`TEXT_BYTES_MAX`] bytes; [`Error::Unsuitable`] if it is not a regular file, or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
     // Checked before opening because opening a pipe waits for a writer.
     check_regular(path, &fs::metadata(path).context("open", path)?)?;
@@ -27,27 +28,49 @@ pub fn read_text(path: &Path) -> Result<String> {
     // The length reported by the system may be wrong: files below /proc report 0.
     file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).context("read", path)?;
     if bytes.len() as u64 > TEXT_BYTES_MAX {
-        return Err(Error::invalid(format!(
-            "{} is longer than {} MiB: is it the file you mean?",
-            path.display(),
-            TEXT_BYTES_MAX >> 20
-        )));
+        let (path, mib) = (path.display(), TEXT_BYTES_MAX >> 20);
+        let what = format!("{path} is longer than {mib} MiB: is it the file you mean?");
+        return Err(Error::too_large(TEXT_BYTES_MAX, what));
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Error::invalid(format!("{} is not a text file: it is not UTF-8 at byte {at}", path.display()))
+        let what = format!("{} is not a text file: it is not UTF-8 at byte {at}", path.display());
+        Error::unsuitable(path, what)
     })
 }
 
 /// Reads a small text file like [`read_text`]; `what` is its name in messages: "the job file".
 ///
 /// # Errors
-/// Those of [`read_text`], as messages that start with "cannot read" and `what`.
-pub fn read_named_text(what: &str, path: &Path) -> Result<String, String> {
-    read_text(path).map_err(|error| match error {
-        Error::Io { source, .. } => format!("cannot read {what} {}: {source}", path.display()),
-        error => format!("cannot read {what}: {error}"),
-    })
+/// [`NamedTextError`].
+pub fn read_named_text(what: &'static str, path: &Path) -> Result<String, NamedTextError> {
+    read_text(path).map_err(|source| NamedTextError { what, source })
+}
+
+/// A text file cannot be read.
+#[derive(Debug)]
+pub struct NamedTextError {
+    /// Its name in messages: "the job file".
+    pub what: &'static str,
+    /// An error of [`read_text`].
+    pub source: Error,
+}
+
+impl fmt::Display for NamedTextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, source } = self;
+        match source {
+            Error::Io { path, source, .. } => write!(f, "cannot read {what} {}: {source}", path.display()),
+            error => write!(f, "cannot read {what}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for NamedTextError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        // The message of this error contains the message of `self.source`.
+        self.source.source()
+    }
 }
 
 /// Opens a regular file for reading, and never waits: a pipe in a folder that Rankine writes would wait for its writer
@@ -79,13 +102,13 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
 /// Checks that a path leads to a regular file.
 ///
 /// # Errors
-/// [`Error::Invalid`], which names what it is instead.
+/// [`Error::Unsuitable`], which names what it is instead.
 pub fn check_regular(path: &Path, metadata: &Metadata) -> Result<()> {
     if metadata.is_file() {
         return Ok(());
     }
-    let what = kind_of(metadata);
-    Err(Error::invalid(format!("{} is {what}, not a regular file: name a file instead", path.display())))
+    let (at, kind) = (path.display(), kind_of(metadata));
+    Err(Error::unsuitable(path, format!("{at} is {kind}, not a regular file: name a file instead")))
 }
 
 /// Returns what a path leads to, with an article: "a folder", "a pipe".
@@ -117,11 +140,11 @@ pub fn not_a_folder(path: &Path) -> Option<(&Path, &'static str)> {
 /// dataset".
 ///
 /// # Errors
-/// [`Error::Invalid`] if it leads to a file, or through one.
+/// [`Error::Unsuitable`] if it leads to a file, or through one.
 pub fn check_folder(path: &Path, what: &str) -> Result<()> {
     match not_a_folder(path) {
         Some((found, kind)) => {
-            Err(Error::invalid(format!("{} is {kind}, but {what} is a folder", found.display())))
+            Err(Error::unsuitable(found, format!("{} is {kind}, but {what} is a folder", found.display())))
         }
         None => Ok(()),
     }
@@ -160,7 +183,7 @@ mod tests {
             (dir.path(), "is a folder, not a regular file"),
         ] {
             let refusal = read_text(path).unwrap_err();
-            assert!(matches!(refusal, Error::Invalid(_)), "{refusal:?}");
+            assert!(matches!(refusal, Error::Unsuitable { .. }), "{refusal:?}");
             assert!(refusal.to_string().contains(what), "{refusal}");
         }
     }

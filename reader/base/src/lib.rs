@@ -24,6 +24,6 @@ pub mod sealed;
 pub mod stop;
 pub mod system;
 
-pub use error::{Error, Result};
+pub use error::{Error, InvalidValue, Malformed, Result};
 pub use nearest::{did_you_mean, nearest};
 pub use stop::{Stop, StopCause};

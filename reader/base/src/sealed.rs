@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::error::{InvalidValue, Malformed};
+
 /// A 64-bit xxh3 checksum, 16 lowercase hexadecimal digits in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -20,13 +22,13 @@ impl Checksum {
 }
 
 impl TryFrom<String> for Checksum {
-    type Error = String;
+    type Error = InvalidValue;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
         let sum = u64::from_str_radix(&text, 16).map(Self).ok();
         // Accepting capital digits would let a flipped bit go unnoticed.
         sum.filter(|sum| sum.to_string() == text)
-            .ok_or_else(|| format!("`{text}` is not a checksum of 16 hexadecimal digits"))
+            .ok_or_else(|| InvalidValue::is_not(&text, "a checksum of 16 hexadecimal digits"))
     }
 }
 
@@ -66,9 +68,20 @@ pub fn to_json(kind: &str, format: u32, content: &impl Serialize) -> String {
 /// Why a sealed file was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SealedError {
-    /// Its bytes are not those that were written: it is not a sealed file, or its checksum does not match.
-    #[error("{0}")]
-    Damaged(String),
+    /// Its bytes are not those that were written: it is not JSON, or lacks what each sealed file has.
+    #[error("{why}")]
+    NotSealed {
+        /// The error of the JSON parser.
+        why: String,
+    },
+    /// Its bytes are not those that were written: its checksum does not match.
+    #[error("its checksum is {found} but should be {expected}")]
+    Checksum {
+        /// The checksum of its content.
+        found: Checksum,
+        /// The checksum that it states.
+        expected: Checksum,
+    },
     /// It is a sealed file of another kind.
     #[error("it is a {found} but should be a {expected}")]
     Kind {
@@ -91,21 +104,24 @@ pub enum SealedError {
     },
     /// Its checksum matches, but its content is not of this format: another version of Rankine wrote it.
     #[error(
-        "its checksum matches, but this Rankine does not read its content ({0}): use the Rankine that wrote it"
+        "its checksum matches, but this Rankine does not read its content ({why}): use the Rankine that wrote it"
     )]
-    Content(String),
+    Content {
+        /// The error of the JSON parser.
+        why: String,
+    },
 }
 
 impl SealedError {
     /// Returns whether the bytes are not those that were written. If false, another version of Rankine may read them.
     pub fn is_damage(&self) -> bool {
-        matches!(self, Self::Damaged(_) | Self::Kind { .. })
+        matches!(self, Self::NotSealed { .. } | Self::Checksum { .. } | Self::Kind { .. })
     }
 }
 
-impl From<SealedError> for String {
+impl From<SealedError> for Malformed {
     fn from(error: SealedError) -> Self {
-        error.to_string()
+        error.to_string().into()
     }
 }
 
@@ -120,7 +136,7 @@ pub fn from_json<T: DeserializeOwned>(kind: &str, format: u32, text: &[u8]) -> R
         kind: String,
         format: u32,
     }
-    let damaged = |error: serde_json::Error| SealedError::Damaged(error.to_string());
+    let damaged = |error: serde_json::Error| SealedError::NotSealed { why: error.to_string() };
     let head: Head = serde_json::from_slice(text).map_err(damaged)?;
     if head.kind != kind {
         return Err(SealedError::Kind { found: head.kind, expected: kind.into() });
@@ -129,12 +145,12 @@ pub fn from_json<T: DeserializeOwned>(kind: &str, format: u32, text: &[u8]) -> R
         return Err(SealedError::Format { kind: head.kind, found: head.format, expected: format });
     }
     let envelope: Envelope<'_> = serde_json::from_slice(text).map_err(damaged)?;
-    let actual = Checksum::of(envelope.content.get().as_bytes());
-    if actual != envelope.xxh3 {
-        let what = format!("its checksum is {actual} but should be {}", envelope.xxh3);
-        return Err(SealedError::Damaged(what));
+    let (found, expected) = (Checksum::of(envelope.content.get().as_bytes()), envelope.xxh3);
+    if found != expected {
+        return Err(SealedError::Checksum { found, expected });
     }
-    serde_json::from_str(envelope.content.get()).map_err(|error| SealedError::Content(error.to_string()))
+    serde_json::from_str(envelope.content.get())
+        .map_err(|error| SealedError::Content { why: error.to_string() })
 }
 
 #[cfg(test)]
@@ -168,10 +184,10 @@ mod tests {
         let newer = text.replacen("\"kind\"", "\"signed\": true, \"kind\"", 1);
         assert_eq!(from_json::<u64>("test", 4, newer.as_bytes()), Err(error));
         let error = from_json::<String>("test", 3, text.as_bytes()).unwrap_err();
-        assert!(matches!(error, SealedError::Content(_)), "{error:?}");
+        assert!(matches!(error, SealedError::Content { .. }), "{error:?}");
         for damaged in [&text.as_bytes()[1..], text.replacen("1\n", "2\n", 1).as_bytes(), newer.as_bytes()] {
             let error = from_json::<u64>("test", 3, damaged).unwrap_err();
-            assert!(matches!(error, SealedError::Damaged(_)), "{error:?}");
+            assert!(error.is_damage(), "{error:?}");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use rankine_base::{Error, Malformed};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bits;
@@ -81,12 +82,12 @@ pub struct BlockId {
 /// Packs samples into a block whose length is a multiple of [`BLOCK_ALIGN`].
 ///
 /// # Errors
-/// A description of the limit that the samples exceed: 2^32 bytes, or [`FREE_VALUES_MAX`].
+/// [`Error::TooLarge`] if the samples exceed 2^32 bytes or [`FREE_VALUES_MAX`].
 ///
 /// # Panics
 /// If the samples do not match the schema: an id outside its table, a bag size that its column does not admit.
 /// Converters and generators check outside data before they call this.
-pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>, String> {
+pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>, Error> {
     let stream_count = streams_of(schema);
     let mut streams = Vec::with_capacity(stream_count);
     let mut out = vec![0; (HEADER_BYTES + stream_count * DESCRIPTOR_BYTES).next_multiple_of(STREAM_ALIGN)];
@@ -114,14 +115,19 @@ pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>
 
     assert_eq!(streams.len(), stream_count);
     if let Some(free) = too_many_free_values(&streams) {
-        return Err(format!(
+        let what = format!(
             "a block of {} samples has {free} values in constant columns, over the limit of {FREE_VALUES_MAX}",
             samples.len
-        ));
+        );
+        return Err(Error::too_large(FREE_VALUES_MAX, what));
     }
     out.resize((out.len() + bits::GUARD_BYTES).next_multiple_of(BLOCK_ALIGN), 0);
     let bytes = u32::try_from(out.len()).map_err(|_| {
-        format!("a block of {} samples takes {} bytes, over the limit of 2^32", samples.len, out.len())
+        let (samples, bytes) = (samples.len, out.len());
+        Error::too_large(
+            1 << 32,
+            format!("a block of {samples} samples takes {bytes} bytes, over the limit of 2^32"),
+        )
     })?;
     out[0..8].copy_from_slice(&MAGIC);
     out[16..24].copy_from_slice(&id.dataset.to_le_bytes());
@@ -250,33 +256,33 @@ impl<'a> Block<'a> {
     ///
     /// # Errors
     /// A description of what is wrong: too short, not a block, a wrong checksum, a stream out of bounds.
-    pub fn parse(bytes: &'a [u8], schema: &Schema) -> Result<Self, String> {
+    pub fn parse(bytes: &'a [u8], schema: &Schema) -> Result<Self, Malformed> {
         if bytes.len() < HEADER_BYTES {
-            return Err(format!(
-                "a block header has {HEADER_BYTES} bytes, but only {} are present",
-                bytes.len()
-            ));
+            let bytes = bytes.len();
+            return Err(
+                format!("a block header has {HEADER_BYTES} bytes, but only {bytes} are present").into()
+            );
         }
         if bytes[0..8] != MAGIC {
             return Err("no block starts here: its first bytes are not RKNBLOCK".into());
         }
         let stated_bytes = u32_at(bytes, 36) as usize;
         if stated_bytes != bytes.len() {
-            return Err(format!(
-                "the block states a length of {stated_bytes} bytes, but has {}",
-                bytes.len()
-            ));
+            let bytes = bytes.len();
+            return Err(format!("the block states a length of {stated_bytes} bytes, but has {bytes}").into());
         }
         let (stated, actual) = (u64_at(bytes, 8), xxh3_64(&bytes[CHECKSUMMED_FROM..]));
         if stated != actual {
             return Err(format!(
                 "its checksum is {actual:016x} but should be {stated:016x}: it changed on disk or while being copied; \
                  restore it from a copy, or create the dataset again"
-            ));
+            )
+            .into());
         }
         let version = u16::from_le_bytes([bytes[44], bytes[45]]);
         if version != VERSION {
-            return Err(format!("the block has layout version {version}, but this program reads {VERSION}"));
+            let what = format!("the block has layout version {version}, but this program reads {VERSION}");
+            return Err(what.into());
         }
         let part =
             Part::from_code(bytes[46]).ok_or_else(|| format!("there is no part number {}", bytes[46]))?;
@@ -287,7 +293,8 @@ impl<'a> Block<'a> {
             return Err(format!(
                 "the block has {stream_count} streams, but the schema has {}",
                 streams_of(schema)
-            ));
+            )
+            .into());
         }
         if bytes.len() < HEADER_BYTES + stream_count * DESCRIPTOR_BYTES + bits::GUARD_BYTES {
             return Err("the block ends within its stream descriptors".into());
@@ -399,7 +406,7 @@ impl<'a> Block<'a> {
     /// # Errors
     /// A description of what is wrong: an id outside its table, a bag size that its column does not admit, bag sizes
     /// that do not sum to the number of ids. `out` then holds incomplete samples and must be cleared.
-    pub fn decode_into(&self, schema: &Schema, out: &mut Samples) -> Result<(), String> {
+    pub fn decode_into(&self, schema: &Schema, out: &mut Samples) -> Result<(), Malformed> {
         self.decode_under(&IdRules::default(), schema, out)
     }
 
@@ -408,7 +415,7 @@ impl<'a> Block<'a> {
     ///
     /// # Errors
     /// As [`Block::decode_into`].
-    pub fn decode_under(&self, ids: &IdRules, schema: &Schema, out: &mut Samples) -> Result<(), String> {
+    pub fn decode_under(&self, ids: &IdRules, schema: &Schema, out: &mut Samples) -> Result<(), Malformed> {
         let mut streams = self.layout.streams.iter();
         let mut next = || streams.next().expect("the number of streams was checked at parse");
         for labels in &mut out.labels {

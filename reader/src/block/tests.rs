@@ -53,7 +53,7 @@ fn values_that_take_no_bits_are_limited() {
     let bytes = encode(&schema, ID, &tests::samples_of(&schema, 100, 1)).unwrap();
     let hostile = with_descriptor(&bytes, 3, 12, &u32::MAX.to_le_bytes());
     let refusal = Block::parse(&hostile, &schema).unwrap_err();
-    assert!(refusal.contains("values that take no bits, over the limit of 33554432"), "{refusal}");
+    assert!(refusal.what.contains("values that take no bits, over the limit of 33554432"), "{refusal}");
     let stream = |bits, count| Stream { base: 0, offset: 0, count, bits, kind: StreamKind::Packed };
     let half = stream(0, 1 << 24);
     assert_eq!(too_many_free_values(&[half, half, stream(1, u32::MAX)]), None);
@@ -76,17 +76,17 @@ fn streams_that_violate_the_format_are_refused() {
         (3, 8, &[0; 4], "does not fit"),
     ] {
         let refusal = Block::parse(&with_descriptor(&bytes, number, at, to), &schema).unwrap_err();
-        assert!(refusal.contains(what), "{refusal}");
+        assert!(refusal.what.contains(what), "{refusal}");
     }
     // Two bits per label where one was packed: some pair is 11.
     let block = with_descriptor(&bytes, 0, 16, &[2]);
     let block = Block::parse(&block, &schema).unwrap();
     let refusal = block.decode_into(&schema, &mut Samples::new(&schema)).unwrap_err();
-    assert!(refusal.contains("neither 0 nor 1 nor missing"), "{refusal}");
+    assert!(refusal.what.contains("neither 0 nor 1 nor missing"), "{refusal}");
     let shifted = with_descriptor(&bytes, 2, 0, &[1]);
     let block = Block::parse(&shifted, &schema).unwrap();
     let refusal = block.decode_into(&schema, &mut Samples::new(&schema)).unwrap_err();
-    assert!(refusal.contains("its starts"), "{refusal}");
+    assert!(refusal.what.contains("its starts"), "{refusal}");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_header_and_ids_of_another_schema_are_refused() {
         bytes[at..at + to.len()].copy_from_slice(to);
         let checksum = xxh3_64(&bytes[CHECKSUMMED_FROM..]);
         bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
-        Block::parse(&bytes, &schema).map(|_| ()).unwrap_err()
+        Block::parse(&bytes, &schema).map(|_| ()).unwrap_err().what
     };
     for version in [1u16, 3] {
         let expected = format!("the block has layout version {version}, but this program reads 2");
@@ -122,11 +122,11 @@ fn a_header_and_ids_of_another_schema_are_refused() {
     let smaller = one_column(49, Hotness::Ragged { max: 4 });
     let block = Block::parse(&bytes, &smaller).unwrap();
     let refused = block.decode_into(&smaller, &mut Samples::new(&smaller)).unwrap_err();
-    assert_eq!(refused, "column C1: id 49 is out of range: its table has 49 rows");
+    assert_eq!(refused.what, "column C1: id 49 is out of range: its table has 49 rows");
     // The checksum is checked before anything that it covers.
     let mut flipped = bytes.clone();
     flipped[44] ^= 1;
-    assert!(Block::parse(&flipped, &schema).unwrap_err().contains("its checksum is"));
+    assert!(Block::parse(&flipped, &schema).unwrap_err().what.contains("its checksum is"));
 }
 
 proptest! {

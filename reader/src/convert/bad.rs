@@ -78,21 +78,22 @@ impl BadTally {
             return Ok(());
         }
         if self.rows == 0 {
-            return Err(Error::BadRows(NO_ROWS.into()));
+            return Err(Error::bad_rows(None, None, NO_ROWS));
         }
         let all =
             if self.rows == 1 { "the only row read is" } else { &format!("all {} rows read are", self.rows) };
-        Err(Error::BadRows(format!(
+        let what = format!(
             "{all} bad:\n  {}\nCheck that these are the files you mean and that they are {expects}",
             self.first_names()
-        )))
+        );
+        Err(Error::bad_rows(None, None, what))
     }
 
     fn check(&self, when: &str, expects: &str) -> Result<()> {
         if !self.limit.exceeded(self.bad, self.rows) {
             return Ok(());
         }
-        Err(Error::BadRows(format!(
+        let what = format!(
             "{} of {} {} read {when} {} bad, but the limit is {}:\n  {}\nCheck that these are the files you mean \
              and that they are {expects}; to skip such rows, raise --bad-limit",
             self.bad,
@@ -101,7 +102,8 @@ impl BadTally {
             if self.bad == 1 { "is" } else { "are" },
             self.limit,
             self.first_names()
-        )))
+        );
+        Err(Error::bad_rows(None, None, what))
     }
 
     fn first_names(&self) -> String {
@@ -169,9 +171,8 @@ impl<'a, S: RowSource> BadRows<'a, S> {
         }
         let name = self.source.name(chunk, row);
         if self.on_bad == OnBad::Fail {
-            return Err(Error::BadRows(format!(
-                "{name}; correct the row, or skip it with --on-bad skip or quarantine"
-            )));
+            let what = format!("{name}; correct the row, or skip it with --on-bad skip or quarantine");
+            return Err(Error::bad_rows(Some(Path::new(&name.file)), Some(name.number), what));
         }
         if let Some(dir) = self.dir {
             let bad = self.tally.bad;

@@ -1,6 +1,8 @@
 //! Columns that exist before a conversion: those of a dataset or of a model, whose transforms and vocabularies further
 //! rows keep, and how the tables of two datasets compare.
 
+use std::path::Path;
+
 use rankine_base::error::{Error, Result};
 
 use crate::convert::plan::{Learning, Plan};
@@ -117,15 +119,16 @@ impl KnownColumns {
     /// to.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the number of entries differs, or a count is beyond 2^62.
+    /// [`Error::Columns`] if the number of entries differs, or a count is beyond 2^62.
     pub fn with_statistics(self, statistics: Vec<TableStatistics>) -> Result<Self> {
         let columns = self.schema.stored_categorical();
         let too_many = |table: &TableStatistics| table.lookups >= COUNT_MAX || table.bags >= COUNT_MAX;
         if statistics.len() != columns.len() || statistics.iter().any(too_many) {
             let name = &self.name;
-            return Err(Error::invalid(format!(
-                "the statistics of {name} do not fit its columns: convert it again"
-            )));
+            return Err(Error::columns(
+                None,
+                format!("the statistics of {name} do not fit its columns: convert it again"),
+            ));
         }
         Ok(Self { statistics: Some(statistics), ..self })
     }
@@ -143,16 +146,16 @@ impl KnownColumns {
     /// Checks that raw rows of a format, as [`RowFormat::name`] has it, can have these columns.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if rows of these columns have another format.
+    /// [`Error::Unsuitable`] if rows of these columns have another format.
     pub fn check_format(&self, format: &str) -> Result<()> {
         let found = self.format.as_ref().map_or(format, |own| own.name());
         if found == format {
             return Ok(());
         }
-        Err(Error::invalid(format!(
-            "{} was made from {found}, not {format}: use `rankine convert {found}`",
-            self.name
-        )))
+        Err(Error::unsuitable(
+            Path::new(&self.name),
+            format!("{} was made from {found}, not {format}: use `rankine convert {found}`", self.name),
+        ))
     }
 
     /// Compares the columns with those of a new dataset, column by column: a model trained on these fits the new
@@ -222,11 +225,12 @@ impl KnownColumns {
 
     fn plan(&self, grow: bool) -> Result<Plan> {
         let format = self.format.clone().ok_or_else(|| {
-            Error::invalid(format!(
+            let what = format!(
                 "{} was generated, so no raw rows have its columns: --like needs a dataset that `rankine convert` \
                  wrote, or a run trained on one",
                 self.name
-            ))
+            );
+            Error::unsuitable(Path::new(&self.name), what)
         })?;
         // Buckets are computed from the numbers of the new dataset.
         let mut draft = self.schema.stored();
@@ -286,7 +290,7 @@ pub(crate) struct Inherited {
 /// interrupted, no dataset remains.
 ///
 /// # Errors
-/// As [`crate::convert::convert_csv`]; also [`Error::Invalid`] if the old dataset was generated.
+/// As [`crate::convert::convert_csv`]; also [`Error::Unsuitable`] if the old dataset was generated.
 pub fn convert_like(
     options: &ConvertOptions,
     known: KnownColumns,
@@ -311,9 +315,11 @@ pub(crate) fn convert_like_within(
         let counts = vocabulary.iter().flat_map(Vocabulary::counts);
         let sum = counts.copied().try_fold(0, u64::checked_add);
         if sum.is_none_or(|sum| sum >= COUNT_MAX) {
-            let what =
-                format!("the counts in the vocabulary of column {} of {name} are too large", column.name);
-            return Err(Error::invalid(format!("{what}: convert that dataset again")));
+            let what = format!(
+                "the counts in the vocabulary of column {} of {name} are too large: convert that dataset again",
+                column.name
+            );
+            return Err(Error::too_large(COUNT_MAX, what));
         }
     }
     let statistics = statistics.filter(|_| grow);
@@ -343,6 +349,7 @@ struct Converting<'a> {
 
 impl SourceTask for Converting<'_> {
     type Output = ConversionReport;
+    type Error = Error;
 
     fn run<S: RowSource>(self, source: &S) -> Result<ConversionReport> {
         convert(self.options, self.plan, Some(self.inherited), source, self.progress)

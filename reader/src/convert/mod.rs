@@ -99,8 +99,8 @@ impl<F: Fn(&'static str, u64, u64) + Sync> Progress for F {
 /// Converts Criteo's TSV to a dataset. If it fails or is interrupted, no dataset remains.
 ///
 /// # Errors
-/// [`Error::Invalid`] for options that contradict each other or leave no rows for training, and if the folder already
-/// exists; [`Error::BadRows`] for a bad row that is not allowed, too many bad rows, or no good rows;
+/// [`Error::Setting`] for options that contradict each other or leave no rows for training; [`Error::Exists`];
+/// [`Error::Changed`]; [`Error::BadRows`] for a bad row that is not allowed, too many bad rows, or no good rows;
 /// [`Error::Damaged`] for a broken compressed file; [`Error::Io`]; [`Error::Stopped`].
 pub fn convert_criteo(
     options: &ConvertOptions,
@@ -127,7 +127,7 @@ fn convert_criteo_within(
 /// it fails or is interrupted, no dataset remains.
 ///
 /// # Errors
-/// As [`convert_criteo`]; also [`Error::Invalid`] if a file lacks a column.
+/// As [`convert_criteo`]; also [`Error::Document`] if a file lacks a column.
 pub fn convert_csv(
     options: &ConvertOptions,
     schema: &SchemaFile,
@@ -158,7 +158,7 @@ fn convert_csv_within(
 /// Converts Parquet to a dataset as described by a schema file, like [`convert_csv`].
 ///
 /// # Errors
-/// As [`convert_csv`]; [`Error::Damaged`] for a file that is not Parquet; [`Error::Invalid`] if this build cannot
+/// As [`convert_csv`]; [`Error::Damaged`] for a file that is not Parquet; [`Error::Unsupported`] if this build cannot
 /// read Parquet.
 pub fn convert_parquet(
     options: &ConvertOptions,
@@ -192,9 +192,7 @@ pub fn convert_parquet(
 /// Returns the error for reading Parquet with a build that cannot.
 #[cfg(not(feature = "parquet"))]
 fn no_parquet() -> Error {
-    Error::invalid(
-        "this build of Rankine cannot read Parquet: build it with `cargo build --release --features parquet`",
-    )
+    Error::Unsupported { doing: "read Parquet", feature: "parquet" }
 }
 
 /// Returns Criteo's files as a source; `labelled` states for each file whether its lines have a label.
@@ -260,27 +258,35 @@ fn convert<S: RowSource>(
     let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer);
     let written = source.if_unchanged(written)?;
     if statistics.rows.is_some_and(|rows| rows != written.rows.read) {
-        return Err(Error::invalid("the input files changed during the conversion: run it again"));
+        let what = "the input files changed during the conversion: run it again".into();
+        return Err(Error::Changed { path: None, what });
     }
     if written.rows.train == 0 {
         let RowCounts { read, bad, eval, .. } = written.rows;
         return Err(match read - bad {
-            _ if read == 0 => Error::BadRows(bad::NO_ROWS.into()),
-            0 => Error::BadRows(match read {
-                1 => "no rows are left for training: the only row read is bad".into(),
-                _ => format!("no rows are left for training: all {read} rows read are bad"),
-            }),
-            _ if options.split == Split::None => Error::Invalid(
-                "no rows are left for training: the files other than those of --eval have no good rows; check that \
-                 these are the files you mean"
-                    .into(),
+            _ if read == 0 => Error::bad_rows(None, None, bad::NO_ROWS),
+            0 => Error::bad_rows(
+                None,
+                None,
+                match read {
+                    1 => "no rows are left for training: the only row read is bad".into(),
+                    _ => format!("no rows are left for training: all {read} rows read are bad"),
+                },
             ),
-            _ => Error::Invalid(format!(
-                "no rows are left for training: {} read, {bad} of them bad and {eval} held out for evaluation \
-                 (--split {}); hold out fewer",
-                if read == 1 { "1 row was".into() } else { format!("{read} rows were") },
-                options.split
-            )),
+            _ if options.split == Split::None => Error::setting(
+                "--eval",
+                "no rows are left for training: the files other than those of --eval have no good rows; check that \
+                 these are the files you mean",
+            ),
+            _ => Error::setting(
+                "--split",
+                format!(
+                    "no rows are left for training: {} read, {bad} of them bad and {eval} held out for evaluation \
+                     (--split {}); hold out fewer",
+                    if read == 1 { "1 row was".into() } else { format!("{read} rows were") },
+                    options.split
+                ),
+            ),
         });
     }
     let mut report = report_of(options, plan, &schema, &encoder, &written);

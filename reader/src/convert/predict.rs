@@ -80,14 +80,14 @@ impl RawReader<'_> {
     /// categories of the good rows, one entry per categorical column.
     ///
     /// # Errors
-    /// The first error of `take`; [`Error::Invalid`] for a file that lacks a column, or if standard input cannot
-    /// be read in this format; [`Error::Damaged`] for a broken compressed file; [`Error::Io`].
-    pub fn read(
+    /// The first error of `take`; [`Error::Columns`] for a file that lacks a column; [`Error::Setting`] if standard
+    /// input cannot be read in this format; [`Error::Damaged`] for a broken compressed file; [`Error::Io`].
+    pub fn read<E: From<Error>>(
         &self,
         files: &[PathBuf],
         progress: &dyn Progress,
-        take: impl FnMut(RawChunk<'_>) -> Result<()>,
-    ) -> Result<Vec<UnknownCategories>> {
+        take: impl FnMut(RawChunk<'_>) -> Result<(), E>,
+    ) -> Result<Vec<UnknownCategories>, E> {
         let unknown = UnknownCounter::new(self.schema.categorical.len());
         let read = OrderedRead { reader: self, unknown: &unknown, progress, take };
         let stored = &self.schema.stored();
@@ -118,7 +118,7 @@ impl RawReader<'_> {
             }
         };
         if let Some(why_not) = why_not.filter(|_| files.iter().any(|path| is_standard_input(&path))) {
-            return Err(Error::invalid(why_not));
+            return Err(Error::setting("files", why_not));
         }
         let open = |path: &PathBuf| match is_standard_input(&path) {
             true => Ok(Source::of_standard_input()),
@@ -151,12 +151,14 @@ pub(crate) struct RawInput<'a> {
 pub(crate) trait SourceTask: Sized {
     /// What the work gives.
     type Output;
+    /// Why the work fails.
+    type Error: From<Error>;
 
     /// Performs the work.
-    fn run<S: RowSource>(self, source: &S) -> Result<Self::Output>;
+    fn run<S: RowSource>(self, source: &S) -> Result<Self::Output, Self::Error>;
 
     /// Performs the work on rows with the texts of some columns.
-    fn run_keeping<S: RowSource>(self, keep: &[String], mut source: S) -> Result<Self::Output> {
+    fn run_keeping<S: RowSource>(self, keep: &[String], mut source: S) -> Result<Self::Output, Self::Error> {
         source.keep(keep)?;
         self.run(&source)
     }
@@ -165,8 +167,8 @@ pub(crate) trait SourceTask: Sized {
 /// Opens files of raw rows, and performs a task on them.
 ///
 /// # Errors
-/// Those of `task`; [`Error::Io`]; [`Error::Invalid`] if the files lack columns that are `needed` or to be kept.
-pub(crate) fn with_source<T: SourceTask>(input: RawInput<'_>, task: T) -> Result<T::Output> {
+/// Those of `task`; [`Error::Io`]; [`Error::Columns`] if the files lack columns that are `needed` or to be kept.
+pub(crate) fn with_source<T: SourceTask>(input: RawInput<'_>, task: T) -> Result<T::Output, T::Error> {
     let RawInput { files, format, schema, needed, keep, limits, ids, hint } = input;
     let standardized: Vec<bool> = schema.dense.iter().map(|column| column.transform.standardizes()).collect();
     let target = NamedTarget { schema, standardized: &standardized, needed };
@@ -182,25 +184,26 @@ pub(crate) fn with_source<T: SourceTask>(input: RawInput<'_>, task: T) -> Result
             task.run_keeping(keep, criteo_source(schema, files, limits, labelled)?)
         }
         RowFormat::Csv(csv) => {
-            let refuse = |missing: MissingColumn| Error::Invalid(missing.why + hint);
+            let refuse = |missing: MissingColumn| Error::columns(Some(&missing.column), missing.why + hint);
             task.run_keeping(keep, csv_source(csv, target, files, limits, refuse)?)
         }
         RowFormat::HugectrRaw(raw) => {
             // Checked before columns are created, because their number comes from outside.
             raw.record_bytes()?;
             if raw.schema(schema.dense_dtype) != *schema {
-                return Err(Error::invalid("records of this format do not have the columns of the schema"));
+                let what = "records of this format do not have the columns of the schema";
+                return Err(Error::columns(None, what).into());
             }
             let source = RecordSource::new(raw, schema.dense_dtype, files)?.with_id_rules(ids.clone());
             task.run_keeping(keep, source)
         }
         #[cfg(feature = "parquet")]
         RowFormat::Parquet(sources) => {
-            let refuse = |_: &str, why: String| Error::Invalid(why + hint);
+            let refuse = |column: &str, why: String| Error::columns(Some(column), why + hint);
             task.run_keeping(keep, parquet::parquet_source(sources, target, files, refuse)?)
         }
         #[cfg(not(feature = "parquet"))]
-        RowFormat::Parquet(_) => Err(crate::convert::no_parquet()),
+        RowFormat::Parquet(_) => Err(crate::convert::no_parquet().into()),
     }
 }
 
@@ -220,10 +223,11 @@ struct OrderedRead<'a, T> {
     take: T,
 }
 
-impl<T: FnMut(RawChunk<'_>) -> Result<()>> SourceTask for OrderedRead<'_, T> {
+impl<E: From<Error>, T: FnMut(RawChunk<'_>) -> Result<(), E>> SourceTask for OrderedRead<'_, T> {
     type Output = ();
+    type Error = E;
 
-    fn run<S: RowSource>(self, source: &S) -> Result<()> {
+    fn run<S: RowSource>(self, source: &S) -> Result<(), E> {
         let Self { reader: &RawReader { schema, encoder, keep, threads, .. }, unknown, progress, mut take } =
             self;
         let spare = Pool::default();
@@ -258,6 +262,8 @@ impl<T: FnMut(RawChunk<'_>) -> Result<()>> SourceTask for OrderedRead<'_, T> {
                 expects: &expects,
             })
         });
-        source.if_unchanged(read)
+        // An error such as a bad row says nothing about a file that was changed.
+        source.check_unchanged()?;
+        read
     }
 }

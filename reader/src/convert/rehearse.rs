@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use rankine_base::error::Result;
+use rankine_base::error::{Error, Result};
 
 use crate::convert::predict::{RawInput, SourceTask, with_source};
 use crate::convert::rows::selection::Selection;
@@ -42,6 +42,7 @@ struct SingleThreadedRead<'a> {
 
 impl SourceTask for SingleThreadedRead<'_> {
     type Output = ();
+    type Error = Error;
 
     fn run<S: RowSource>(self, source: &S) -> Result<()> {
         let (mut rows, mut copies) = (PartRows::new(self.schema), Vec::new());

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rankine_base::error::{Error, IoContext, Result};
+use rankine_base::error::{Error, IoContext, Malformed, Result};
 use rankine_base::files::{check_folder, check_regular, read_regular};
 use rankine_base::sealed::{self, Checksum};
 use serde::{Deserialize, Serialize};
@@ -109,7 +109,7 @@ impl Manifest {
         sealed::to_json(KIND, FORMAT, self)
     }
 
-    fn from_json(text: &[u8]) -> Result<Self, String> {
+    fn from_json(text: &[u8]) -> Result<Self, Malformed> {
         let manifest: Self = sealed::from_json(KIND, FORMAT, text)?;
         manifest.schema.validate().map_err(|error| error.to_string())?;
         if !manifest.schema.bucket_columns().is_empty() {
@@ -119,13 +119,13 @@ impl Manifest {
             return Err("its blocks have no samples".into());
         }
         if let Some(part) = manifest.parts.keys().find(|part| !Part::STORED.contains(part)) {
-            return Err(format!("it lists a {part} part, which datasets do not store"));
+            return Err(format!("it lists a {part} part, which datasets do not store").into());
         }
         let blocks = manifest.parts.values().flat_map(|part| &part.blocks).map(|file| &file.name);
         if let Some(name) =
             blocks.chain(manifest.files.iter().map(|file| &file.name)).find(|name| !is_below(name))
         {
-            return Err(format!("its file {name:?} is not inside the dataset's folder"));
+            return Err(format!("its file {name:?} is not inside the dataset's folder").into());
         }
         Ok(manifest)
     }
@@ -254,7 +254,7 @@ impl Dataset {
             } else {
                 "the folder does not exist; create it with `rankine convert` or `rankine generate`"
             };
-            return Err(Error::invalid(format!("no dataset at {}: {why}", dir.display())));
+            return Err(Error::unsuitable(dir, format!("no dataset at {}: {why}", dir.display())));
         }
         let text = read_regular(&path).context("read", &path)?;
         let manifest = Manifest::from_json(&text).map_err(|what| Error::damaged(&path, None, what))?;
@@ -271,7 +271,7 @@ impl Dataset {
     /// an invalid one is an error then.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the format has no fixed record or a part's files hold no records; [`Error::BadRows`] if
+    /// [`Error::Setting`] if the format has no fixed record; [`Error::BadRows`] if a part's files hold no records, or
     /// a file's length does not match the format; [`Error::Io`] if a file does not exist.
     #[doc(hidden)]
     pub fn raw(format: &RawFormat, train: &[PathBuf], eval: &[PathBuf]) -> Result<Self> {
@@ -281,8 +281,9 @@ impl Dataset {
             let metadata = fs::metadata(path).context("open", path)?;
             check_regular(path, &metadata)?;
             let records = format.records_of(metadata.len());
-            let records = records
-                .map_err(|what| Error::BadRows(format!("cannot read {}: its {what}", path.display())))?;
+            let records = records.map_err(|what| {
+                Error::bad_rows(Some(path), None, format!("cannot read {}: its {what}", path.display()))
+            })?;
             Ok(RawFile { path: path.clone(), records })
         };
         let mut parts = BTreeMap::new();
@@ -291,10 +292,11 @@ impl Dataset {
             if files.iter().any(|file| file.records > 0) {
                 parts.insert(part, files);
             } else if let Some(first) = files.first() {
-                let path = first.path.display();
-                return Err(Error::BadRows(format!(
-                    "the {part} part has no records: {path} is empty; check that it was copied completely"
-                )));
+                let what = format!(
+                    "the {part} part has no records: {} is empty; check that it was copied completely",
+                    first.path.display()
+                );
+                return Err(Error::bad_rows(Some(&first.path), None, what));
             }
         }
         let block_samples = format.block_samples()?;
@@ -308,7 +310,7 @@ impl Dataset {
     /// Makes a dataset that has columns but no samples. `dir` is the folder of the vocabularies.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the schema is invalid.
+    /// [`Error::Columns`] if the schema is invalid.
     pub(crate) fn without_samples(
         dir: &Path,
         schema: Schema,
@@ -339,7 +341,7 @@ impl Dataset {
     /// Adds categorical columns that are computed from dense ones, in place of those that it has.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they do not suit the columns: see [`Schema::validate`].
+    /// [`Error::Columns`] if they do not suit the columns: see [`Schema::validate`].
     #[doc(hidden)]
     pub fn with_buckets(self, columns: &[Categorical]) -> Result<Self> {
         let mut schema = self.schema().stored();
@@ -447,7 +449,7 @@ impl Dataset {
     /// part's files exist with full length.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the dataset has no such part; [`Error::Damaged`] if a file is missing or truncated, or
+    /// [`Error::Unsuitable`] if the dataset has no such part; [`Error::Damaged`] if a file is missing or truncated, or
     /// sizes do not add up.
     pub fn part(&self, part: Part) -> Result<DatasetPart> {
         match &self.validation {
@@ -483,7 +485,10 @@ impl Dataset {
                 Source::Raw(_) if part == Part::Validation => "",
                 Source::Raw(_) => ": name its files",
             };
-            Error::invalid(format!("the dataset {} has no {part} part{hint}", self.dir.display()))
+            Error::unsuitable(
+                &self.dir,
+                format!("the dataset {} has no {part} part{hint}", self.dir.display()),
+            )
         })
     }
 
@@ -644,7 +649,7 @@ impl DatasetPart {
     ///
     /// # Errors
     /// A description of what is wrong.
-    pub fn check_block(&self, index: u64, block: &crate::block::Block<'_>) -> Result<(), String> {
+    pub fn check_block(&self, index: u64, block: &crate::block::Block<'_>) -> Result<(), Malformed> {
         let BlockCoding::Packed { tag } = self.coding else {
             return Err("the part has raw records, not packed blocks".into());
         };
@@ -654,11 +659,12 @@ impl DatasetPart {
             return Err(format!(
                 "it is block {} of the {} part, from another position or dataset",
                 id.index, id.part
-            ));
+            )
+            .into());
         }
         let samples = self.samples_of(index);
         if block.samples() as u64 != samples {
-            return Err(format!("it has {} samples but should have {samples}", block.samples()));
+            return Err(format!("it has {} samples but should have {samples}", block.samples()).into());
         }
         Ok(())
     }

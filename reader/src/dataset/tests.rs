@@ -248,11 +248,11 @@ fn a_block_from_another_position_is_refused() {
         BlockId { part: Part::Eval, ..right },
         BlockId { index: 2, ..right },
     ] {
-        assert!(check(wrong, 64).unwrap_err().contains("from another position"), "{wrong:?}");
+        assert!(check(wrong, 64).unwrap_err().what.contains("from another position"), "{wrong:?}");
     }
     for samples in [63, 65] {
         let what = format!("it has {samples} samples but should have 64");
-        assert_eq!(check(right, samples), Err(what));
+        assert_eq!(check(right, samples), Err(what.into()));
     }
 }
 

@@ -14,7 +14,7 @@ impl Dataset {
     /// [`Split::Random`] hashes the number of every sample here.
     ///
     /// # Errors
-    /// As [`Dataset::part`]; [`Error::Invalid`] if this leaves no sample to train on, or none for validation.
+    /// As [`Dataset::part`]; [`Error::Setting`] if this leaves no sample to train on, or none for validation.
     #[doc(hidden)]
     pub fn with_validation(self, split: Split) -> Result<Self> {
         let whole = Self { validation: None, ..self };
@@ -72,10 +72,11 @@ impl ValidationCut {
         let train = part.samples - validation;
         if train == 0 || validation == 0 {
             let lacks = if train == 0 { "leaves no sample to train on" } else { "holds out no sample" };
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "the split {split} of a training part of {} samples {lacks}: choose another share",
                 part.samples
-            )));
+            );
+            return Err(Error::setting("split", what));
         }
         Ok(Self { held_out, blocks, train, validation })
     }

@@ -37,8 +37,8 @@ const SAMPLES_BETWEEN_LOOKS: u64 = 1 << 10;
 /// Generates a dataset into a folder that must not exist yet. `progress` is called with the samples done so far.
 ///
 /// # Errors
-/// [`Error::Invalid`] for an impossible spec, or a folder that already exists; [`Error::Io`]; [`Error::Stopped`]
-/// after a stop request, in which case nothing of the folder remains.
+/// [`Error::Setting`] or [`Error::Columns`] for an impossible spec; [`Error::Exists`]; [`Error::Io`];
+/// [`Error::Stopped`] after a stop request, in which case nothing of the folder remains.
 pub fn generate(
     spec: &GenerateSpec,
     dir: &Path,
@@ -47,13 +47,13 @@ pub fn generate(
     mut progress: impl FnMut(u64),
 ) -> Result<Manifest> {
     if spec.samples == 0 {
-        return Err(Error::invalid("a dataset needs at least one training sample"));
+        return Err(Error::setting("samples", "a dataset needs at least one training sample"));
     }
     if !(0.0..=10.0).contains(&spec.alpha) {
-        return Err(Error::invalid(format!("alpha {} is not within 0 to 10", spec.alpha)));
+        return Err(Error::setting("alpha", format!("alpha {} is not within 0 to 10", spec.alpha)));
     }
     if spec.rows_cap == Some(0) {
-        return Err(Error::invalid("tables cannot be capped at 0 rows"));
+        return Err(Error::setting("rows", "tables cannot be capped at 0 rows"));
     }
     let partial = PartialDir::create(dir)?;
     let schema = spec.shape.schema(spec.rows_cap);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rankine_base::error::{Error, IoContext, Result};
+use serde::Serialize;
 
 use super::backend::{Backend, ReadOp, explain};
 use super::mapped::MappedFile;
@@ -24,10 +25,10 @@ pub(super) struct SelectedRung {
 /// Selects the rung that the options require, or the best that works.
 ///
 /// # Errors
-/// [`Error::Invalid`] if the required rung, or every rung, is refused, with the reasons; [`Error::Io`] if the first
+/// [`Error::Refused`] if the required rung, or every rung, is refused, with the reasons; [`Error::Io`] if the first
 /// file cannot be opened.
 pub(super) fn choose(paths: &Arc<[PathBuf]>, ring: &SlabRing, options: &IoOptions) -> Result<SelectedRung> {
-    let first = paths.first().ok_or_else(|| Error::invalid("no files to read"))?;
+    let first = paths.first().ok_or_else(|| Error::setting("files", "no files to read"))?;
     // A file that cannot be opened does not rule out a rung.
     let in_memory = is_in_memory(&File::open(first).context("open", first)?);
     let rungs = match options.mode.rung() {
@@ -58,7 +59,7 @@ pub(super) fn choose(paths: &Arc<[PathBuf]>, ring: &SlabRing, options: &IoOption
             Err(why) => refused.push(format!("{rung} is refused: {why}")),
         }
     }
-    Err(Error::invalid(format!("cannot read {}: {}", first.display(), refused.join("; "))))
+    Err(Error::refused(format!("read {}", first.display()), io::Error::other(refused.join("; "))))
 }
 
 /// Returns whether a file is stored only in memory: in a tmpfs such as `/dev/shm`.
@@ -66,6 +67,21 @@ pub(super) fn is_in_memory(file: &File) -> bool {
     const TMPFS: i64 = 0x0102_1994;
     const RAMFS: i64 = 0x8584_58f6;
     rustix::fs::fstatfs(file).is_ok_and(|about| [TMPFS, RAMFS].contains(&about.f_type))
+}
+
+/// A rung does not work on this machine, or for this file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(transparent)]
+#[error("{why}")]
+pub struct RungRefused {
+    /// What was refused, and why.
+    pub why: String,
+}
+
+impl From<String> for RungRefused {
+    fn from(why: String) -> Self {
+        Self { why }
+    }
 }
 
 /// A backend whose trial read worked.

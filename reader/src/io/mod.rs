@@ -20,6 +20,7 @@ mod uring;
 mod window;
 
 pub use count::BytesRead;
+pub use ladder::RungRefused;
 pub use options::{DEPTH_MAX, IoMode, IoOptions, Rung};
 pub use probe::probe;
 pub use reads::Reads;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use rankine_base::error::{Error, Result};
+use rankine_base::error::{Error, InvalidValue, Result};
 
 /// A method of reading, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -99,13 +99,14 @@ impl fmt::Display for IoMode {
 }
 
 impl FromStr for IoMode {
-    type Err = Error;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         Self::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
-            Error::invalid(format!(
-                "`{text}` is not a read mode: choose auto, uring-direct, uring-buffered, pread or mmap"
-            ))
+            InvalidValue::is_not(
+                text,
+                "a read mode: choose auto, uring-direct, uring-buffered, pread or mmap",
+            )
         })
     }
 }
@@ -132,10 +133,11 @@ impl Default for IoOptions {
 impl IoOptions {
     pub(crate) fn validate(&self) -> Result<()> {
         if self.depth == 0 || self.depth > DEPTH_MAX {
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "a depth of {} reads in flight is not possible: it must be 1 to {DEPTH_MAX}",
                 self.depth
-            )));
+            );
+            return Err(Error::setting("depth", what));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rankine_base::publish::unique_suffix;
 
-use super::ladder;
+use super::ladder::{self, RungRefused};
 use super::options::Rung;
 use super::reads::Reads;
 use super::request::ReadRequest;
@@ -21,16 +21,16 @@ const DEPTH: u32 = 2;
 
 /// Tries every rung on a small temporary file in `dir` and returns why those that do not work were refused. If the
 /// file cannot be created, that is the reason for every rung.
-pub fn probe(dir: &Path) -> Vec<(Rung, Result<(), String>)> {
+pub fn probe(dir: &Path) -> Vec<(Rung, Result<(), RungRefused>)> {
     let file = TemporaryFile::create(dir);
     let outcome = |rung| match &file {
         Ok(file) => try_rung(rung, file),
-        Err(why) => Err(why.clone()),
+        Err(why) => Err(why.clone().into()),
     };
     Rung::ALL.map(|rung| (rung, outcome(rung))).into()
 }
 
-fn try_rung(rung: Rung, file: &TemporaryFile) -> Result<(), String> {
+fn try_rung(rung: Rung, file: &TemporaryFile) -> Result<(), RungRefused> {
     let ring = SlabRing::allocate(DEPTH as usize + 1, READ_BYTES).map_err(|error| error.to_string())?;
     let paths: Arc<[PathBuf]> = [file.path.clone()].into();
     let opened = ladder::attempt(rung, &paths, &ring, DEPTH)?;
@@ -45,7 +45,7 @@ fn try_rung(rung: Rung, file: &TemporaryFile) -> Result<(), String> {
     for slab in reads {
         let slab = slab.map_err(|error| error.to_string())?;
         if expected.next() != Some(slab.bytes()) {
-            return Err("it reads different bytes than were written".into());
+            return Err("it reads different bytes than were written".to_owned().into());
         }
     }
     Ok(())
@@ -113,6 +113,6 @@ mod tests {
     fn a_missing_folder_is_every_rungs_reason() {
         let dir = tempfile::tempdir().unwrap();
         let probed = probe(&dir.path().join("missing"));
-        assert!(probed.iter().all(|(_, outcome)| outcome.as_ref().unwrap_err().contains("missing")));
+        assert!(probed.iter().all(|(_, outcome)| outcome.as_ref().unwrap_err().why.contains("missing")));
     }
 }

@@ -38,7 +38,7 @@ impl Reads {
     /// Starts reading.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the rung that the options require is refused, or the options are out of range;
+    /// [`Error::Refused`] if the rung that the options require is refused; [`Error::Setting`] if they are out of range;
     /// [`Error::Io`] if the first file cannot be opened. Later errors are items of the iterator, in their position.
     pub fn open(
         files: impl Into<Arc<[PathBuf]>>,
@@ -200,12 +200,13 @@ impl Flight {
             && (request.offset.checked_add(u64::from(request.padded_bytes())))
                 .is_some_and(|end| i64::try_from(end).is_ok());
         if !aligned || !fits || request.file as usize >= self.files.len() {
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "cannot read {request:?}: there are {} files, and reads must start at multiples of {SLAB_ALIGN} bytes \
                  and fit a slab of {}",
                 self.files.len(),
                 self.slab_bytes
-            )));
+            );
+            return Err(Error::setting("request", what));
         }
         self.submit(PendingRead { slab, request, number, done: 0, retries: 0 })
     }

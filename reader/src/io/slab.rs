@@ -40,11 +40,10 @@ impl AlignedMemory {
     /// Maps `bytes` bytes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the system does not have that much memory.
+    /// [`Error::Refused`] if the system does not have that much memory.
     pub fn new(bytes: usize) -> Result<Self> {
-        let pages = MmapMut::map_anon(bytes).map_err(|error| {
-            Error::invalid(format!("cannot allocate {bytes} bytes for read buffers: {error}"))
-        })?;
+        let pages = MmapMut::map_anon(bytes)
+            .map_err(|error| Error::refused(format!("allocate {bytes} bytes for read buffers"), error))?;
         Ok(Self { pages })
     }
 }
@@ -80,23 +79,27 @@ impl SlabRing {
     /// Divides `memory` into as many slabs of `slab_bytes` as fit.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `slab_bytes` is not a multiple of [`SLAB_ALIGN`], or the memory is not aligned to it or
+    /// [`Error::Setting`] if `slab_bytes` is not a multiple of [`SLAB_ALIGN`], or the memory is not aligned to it or
     /// does not hold one slab.
     pub fn new(memory: impl SlabMemory, slab_bytes: usize) -> Result<Self> {
         if slab_bytes == 0 || !slab_bytes.is_multiple_of(SLAB_ALIGN) || u32::try_from(slab_bytes).is_err() {
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "a slab cannot have {slab_bytes} bytes: it must be a multiple of {SLAB_ALIGN} below 2^32"
-            )));
+            );
+            return Err(Error::setting("slab_bytes", what));
         }
         if !memory.as_ptr().addr().is_multiple_of(SLAB_ALIGN) {
-            return Err(Error::invalid(format!("memory for slabs is not aligned to {SLAB_ALIGN} bytes")));
+            return Err(Error::setting(
+                "memory",
+                format!("memory for slabs is not aligned to {SLAB_ALIGN} bytes"),
+            ));
         }
         let slabs = u32::try_from(memory.bytes() / slab_bytes).unwrap_or(u32::MAX);
         if slabs == 0 {
-            return Err(Error::invalid(format!(
-                "{} bytes of memory do not hold a slab of {slab_bytes}",
-                memory.bytes()
-            )));
+            return Err(Error::setting(
+                "memory",
+                format!("{} bytes of memory do not hold a slab of {slab_bytes}", memory.bytes()),
+            ));
         }
         let (given_back, free) = bounded(slabs as usize);
         for index in 0..slabs {
@@ -113,9 +116,10 @@ impl SlabRing {
     pub fn allocate(slabs: usize, slab_bytes: usize) -> Result<Self> {
         let bytes = slabs.checked_mul(slab_bytes).filter(|&bytes| bytes > 0);
         let bytes = bytes.ok_or_else(|| {
-            Error::invalid(format!(
-                "{slabs} slabs of {slab_bytes} bytes are empty or exceed the address space"
-            ))
+            Error::setting(
+                "slabs",
+                format!("{slabs} slabs of {slab_bytes} bytes are empty or exceed the address space"),
+            )
         })?;
         Self::new(AlignedMemory::new(bytes)?, slab_bytes)
     }

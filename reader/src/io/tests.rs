@@ -334,7 +334,7 @@ fn invalid_requests_are_errors() {
         let options = IoOptions { mode: IoMode::Pread, depth: 1 };
         let mut reads = Reads::open([path], [good, bad, good].into_iter(), ring, &options).unwrap();
         assert!(reads.next().unwrap().is_ok());
-        assert!(matches!(reads.next(), Some(Err(Error::Invalid(_)))), "{bad:?}");
+        assert!(matches!(reads.next(), Some(Err(Error::Setting { .. }))), "{bad:?}");
         assert!(reads.next().is_none());
     }
 }

@@ -81,7 +81,7 @@ struct HashedFile<'a> {
 /// result.
 ///
 /// # Errors
-/// [`Error::Io`] if a file cannot be read; [`Error::Invalid`] if one was written meanwhile.
+/// [`Error::Io`] if a file cannot be read; [`Error::Changed`] if one was written meanwhile.
 pub fn checksums(
     paths: &[PathBuf],
     threads: usize,
@@ -107,11 +107,12 @@ impl<'a> HashedFile<'a> {
         let Self { path, file, bytes, identity, chunks } = self;
         let metadata = file.metadata().context("read", path)?;
         if identity.change(&metadata).is_some() {
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "{} was written while it was read: wait until it is complete, and do not change it while a training \
                  run reads it",
                 path.display()
-            )));
+            );
+            return Err(Error::Changed { path: Some(path.to_owned()), what });
         }
         let mut hash = Xxh3::new();
         for chunk in chunks.into_inner().unwrap_or_else(PoisonError::into_inner) {

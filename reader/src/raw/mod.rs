@@ -8,7 +8,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rankine_base::error::{Error, Result};
+use rankine_base::error::{Error, InvalidValue, Malformed, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::schema::{Dense, DenseDtype, DenseFunction, DenseTransform, Label, Schema};
@@ -85,12 +85,12 @@ macro_rules! spelling {
         }
 
         impl FromStr for $name {
-            type Err = Error;
+            type Err = InvalidValue;
 
-            fn from_str(text: &str) -> Result<Self> {
+            fn from_str(text: &str) -> Result<Self, InvalidValue> {
                 match text {
                     $($text => Ok(Self::$variant),)+
-                    _ => Err(Error::invalid(format!(concat!("`{}` is not ", $what), text))),
+                    _ => Err(InvalidValue::is_not(text, $what)),
                 }
             }
         }
@@ -139,10 +139,13 @@ impl RawFormat {
     /// Returns the bytes per record.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the format has no fixed record, or one longer than [`RECORD_BYTES_MAX`].
+    /// [`Error::Setting`] if the format has no fixed record, or one longer than [`RECORD_BYTES_MAX`].
     pub fn record_bytes(&self) -> Result<usize> {
         let invalid = |what: String| {
-            Err(Error::invalid(format!("raw files cannot have the shape {}: {what}", self.shape.name)))
+            Err(Error::setting(
+                "shape",
+                format!("raw files cannot have the shape {}: {what}", self.shape.name),
+            ))
         };
         if self.shape.ragged {
             return invalid("its bags are ragged, but records have a fixed length".into());
@@ -175,7 +178,7 @@ impl RawFormat {
     ///
     /// # Errors
     /// A description of the mismatch and its likely cause.
-    pub fn records_of(&self, bytes: u64) -> Result<u64, String> {
+    pub fn records_of(&self, bytes: u64) -> Result<u64, Malformed> {
         let record = self.record_bytes().map_err(|error| error.to_string())? as u64;
         if bytes.is_multiple_of(record) {
             return Ok(bytes / record);
@@ -192,7 +195,7 @@ impl RawFormat {
                 what += &format!(": it matches records of the shape {} ({other})", other.shape.name);
             }
         }
-        Err(what)
+        Err(what.into())
     }
 }
 

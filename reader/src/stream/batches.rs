@@ -62,7 +62,7 @@ impl BatchStream {
     /// Starts reading and unpacking.
     ///
     /// # Errors
-    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for a batch size of 0. Later errors are
+    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Setting`] for a batch size of 0. Later errors are
     /// items of the iterator.
     pub fn open(part: impl Into<Arc<DatasetPart>>, options: &StreamOptions) -> Result<Self> {
         let part = part.into();
@@ -87,7 +87,8 @@ impl BatchStream {
 
     fn over(blocks: BlockStream, options: &StreamOptions) -> Result<Self> {
         if options.batch_size == 0 || options.prefetch == 0 {
-            return Err(Error::invalid(
+            return Err(Error::setting(
+                "batch_size",
                 "a stream of batches needs a batch size and a prefetch of at least 1",
             ));
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rankine_base::error::{Error, Result};
+use rankine_base::error::{Error, Malformed, Result};
 
 use crate::block::{self, Block, BlockLayout};
 use crate::buckets::append_ids;
@@ -95,7 +95,7 @@ pub(crate) fn decode_records(
 ) -> Result<()> {
     decoder.decode_under(ids, bytes, out).map_err(|(record, fault)| {
         let before = location.offset / decoder.record_bytes() as u64 + record as u64;
-        Error::BadRows(format!(
+        let what = format!(
             "{} record {} (byte {}), column {}: {}. Are these records of the shape {} ({})? If they are, and a \
              few are bad, convert them with --on-bad skip{}",
             path.display(),
@@ -109,7 +109,8 @@ pub(crate) fn decode_records(
                 RecordFaultKind::Id => ", or set the job key guard.ids_out_of_range to handle such ids",
                 _ => "",
             }
-        ))
+        );
+        Error::bad_rows(Some(path), Some(before + 1), what)
     })
 }
 
@@ -148,7 +149,7 @@ impl BlockStream {
     /// Starts reading into a ring of the caller.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a block does not fit a slab, or the options are refused; [`Error::Damaged`] if the index
+    /// [`Error::TooLarge`] if a block does not fit a slab; those of [`Reads::open`]; [`Error::Damaged`] if the index
     /// lists an impossible block; [`Error::Io`] if the first file cannot be opened.
     pub fn with_ring(
         part: impl Into<Arc<DatasetPart>>,
@@ -168,13 +169,14 @@ impl BlockStream {
                 return Err(Error::damaged(path, location.offset, what));
             }
             if ReadRequest::from(*location).bytes as usize > ring.slab_bytes() {
-                return Err(Error::invalid(format!(
+                let what = format!(
                     "the block at byte {} of {} has {} bytes, more than a buffer's {}",
                     location.offset,
                     path.display(),
                     location.bytes,
                     ring.slab_bytes()
-                )));
+                );
+                return Err(Error::too_large(ring.slab_bytes() as u64, what));
             }
         }
         let (planned, of) = (plan.clone(), Arc::clone(&part));
@@ -254,12 +256,13 @@ impl UncheckedBlock {
 }
 
 /// Checks that `bytes` are the undamaged block that the index lists at this position.
-pub(crate) fn check_block(part: &DatasetPart, index: u64, bytes: &[u8]) -> Result<BlockLayout, String> {
+pub(crate) fn check_block(part: &DatasetPart, index: u64, bytes: &[u8]) -> Result<BlockLayout, Malformed> {
     let block = Block::parse(bytes, &part.schema)?;
     // The block is intact, but may be an intact block from another time: the index has the checksum of the right one.
     let listed = part.blocks[index as usize].checksum;
     if block::stated_checksum(bytes) != Some(listed) {
-        return Err(format!("it is not the block that the index lists, whose checksum is {listed:016x}"));
+        let what = format!("it is not the block that the index lists, whose checksum is {listed:016x}");
+        return Err(what.into());
     }
     part.check_block(index, &block)?;
     Ok(block.into_layout())

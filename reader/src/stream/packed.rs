@@ -1,6 +1,7 @@
 //! Batches whose samples are still packed, named by block and row, for consumers that unpack them, such as GPUs.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
@@ -105,7 +106,7 @@ impl PackedStream {
     /// Starts reading into a ring of the caller; `options.prefetch` is ignored.
     ///
     /// # Errors
-    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for a batch size of 0, and if the part can
+    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Setting`] for a batch size of 0, and if the part can
     /// only be read as unpacked batches: see [`DatasetPart::why_unpacked`].
     pub fn with_ring(
         part: impl Into<Arc<DatasetPart>>,
@@ -114,10 +115,10 @@ impl PackedStream {
     ) -> Result<Self> {
         let part = part.into();
         if options.batch_size == 0 {
-            return Err(Error::invalid("a stream of batches needs a batch size of at least 1"));
+            return Err(Error::setting("batch_size", "a stream of batches needs a batch size of at least 1"));
         }
         if let Some(why) = part.why_unpacked() {
-            return Err(Error::invalid(format!("{why}: read unpacked batches")));
+            return Err(Error::setting("packed", format!("{why}: read unpacked batches")));
         }
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
         let blocks = BlockStream::with_ring(Arc::clone(&part), plan.clone(), &options.io, ring)?;
@@ -249,7 +250,7 @@ fn checked_blocks(
         let unchecked = std::iter::from_fn(|| blocks.next_unchecked());
         let checked = ordered_map(threads, &Stop::default(), unchecked, UncheckedBlock::check, |block| {
             // This error stops the other threads; it is never returned.
-            out.send(Ok(block)).map_err(|_| Error::invalid("the consumer of blocks was dropped"))
+            out.send(Ok(block)).map_err(|_| Error::refused("hand on a block", ErrorKind::BrokenPipe.into()))
         });
         if let Err(error) = checked {
             let _ = out.send(Err(error));

@@ -147,10 +147,11 @@ impl Plan {
     /// Creates the plan of a part.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the start is after the epoch's end, or a window would have no blocks or 2^32 rows.
+    /// [`Error::Setting`] if the start is after the epoch's end, or a window would have no blocks or 2^32 rows.
     pub fn new(part: &DatasetPart, order: Order, epochs: Option<u64>, start: Position) -> Result<Self> {
-        let blocks = u32::try_from(part.blocks.len())
-            .map_err(|_| Error::invalid(format!("the {} part has more than 2^32 blocks", part.part)))?;
+        let blocks = u32::try_from(part.blocks.len()).map_err(|_| {
+            Error::too_large(1 << 32, format!("the {} part has more than 2^32 blocks", part.part))
+        })?;
         let full = part.block_samples;
         let sizes = match &part.selection {
             None => {
@@ -176,18 +177,20 @@ impl Plan {
         if let Order::Shuffled { window_blocks, .. } = order {
             let rows = u64::from(window_blocks.min(sizes.blocks())) * u64::from(sizes.full());
             if window_blocks == 0 || u32::try_from(rows).is_err() {
-                return Err(Error::invalid(format!(
+                let what = format!(
                     "cannot shuffle rows within {window_blocks} blocks of {} samples: use at least one block and fewer \
                      than 2^32 rows",
                     sizes.full()
-                )));
+                );
+                return Err(Error::setting("window_blocks", what));
             }
         }
         if start.sample > samples {
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "cannot start at sample {} of an epoch of {samples}: is it the position of another dataset?",
                 start.sample
-            )));
+            );
+            return Err(Error::setting("start", what));
         }
         let (epoch, skipped) =
             if start.sample == samples { (start.epoch + 1, 0) } else { (start.epoch, start.sample) };

@@ -348,7 +348,7 @@ mod tests {
         let device = DeviceRate { rung: Rung::Pread, depth: 8, read_bytes: 1 << 18, rate: rate(2.0, 3.0) };
         let rungs = vec![
             RungBench { rung: Rung::Pread, outcome: Ok(rates) },
-            RungBench { rung: Rung::Mmap, outcome: Err("no".into()) },
+            RungBench { rung: Rung::Mmap, outcome: Err("no".to_owned().into()) },
         ];
         let bench = ReadBench { part: Part::Eval, depth: 16, block_bytes: 1000.4, device, rungs };
         let text = Rungs(&bench).to_string();

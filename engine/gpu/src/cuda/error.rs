@@ -1,5 +1,7 @@
 //! Errors of training on GPUs.
 
+use std::io;
+
 use rankine_backend::BackendError;
 use rankine_topology::Rank;
 
@@ -28,6 +30,12 @@ pub enum Error {
     /// The dataset cannot be read, or does not match its schema.
     #[error(transparent)]
     Data(#[from] rankine_base::Error),
+    /// The operating system refuses to start the thread of a rank.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+    /// A rank failed before, and its thread has ended.
+    #[error("a rank has already failed")]
+    RankEnded,
 }
 
 impl Error {
@@ -59,7 +67,7 @@ impl Error {
     pub fn gpu(&self) -> Option<&rankine_embedding::cuda::Error> {
         match self {
             Self::Gpu(error) | Self::Rank { error, .. } => Some(error),
-            Self::State(_) | Self::Processes(_) | Self::Data(_) => None,
+            Self::State(_) | Self::Processes(_) | Self::Data(_) | Self::Thread(_) | Self::RankEnded => None,
         }
     }
 }

@@ -175,7 +175,9 @@ impl Gpus {
         let apart = (1..gpus.len()).all(|gpu| !gpus[..gpu].contains(&gpus[gpu]));
         let machine = match (&job.device.machine, &measured.machine) {
             (Some(path), _) => planning::machine_of_job(path, 0, job).map_err(DeviceError::Machine)?,
-            (None, Some(text)) => planning::parse_machine(text, precision).map_err(DeviceError::Machine)?,
+            (None, Some(text)) => {
+                planning::parse_machine(text, precision).map_err(DeviceError::MachineText)?
+            }
             (None, None) => {
                 self.gpus.machine(topology.ranks_per_node(), precision, apart.then(build::here))?
             }
@@ -183,7 +185,7 @@ impl Gpus {
         let (machine, _) = planning::write_machine(&machine, "h200", precision);
         let machine = processes.of_first("the measured performance of the GPUs", machine.as_bytes())?;
         let machine = String::from_utf8_lossy(&machine).into_owned();
-        let planned_with = planning::parse_machine(&machine, precision).map_err(DeviceError::Machine)?;
+        let planned_with = planning::parse_machine(&machine, precision).map_err(DeviceError::MachineText)?;
         let plan = planning::plan(job, model, dataset, &planned_with)?;
         Ok(Some(PlacedTables { plan, machine }))
     }

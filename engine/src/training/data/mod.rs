@@ -40,7 +40,9 @@ pub fn open_or_generate(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> 
 /// Applies what a job says about its samples: the validation set, further columns, and the policy for ids.
 fn prepare(job: &Job, dataset: Dataset) -> Result<Dataset, TrainError> {
     let dataset = dataset.with_validation(job.train.validation).map_err(|error| match error {
-        rankine_base::Error::Invalid(_) => conflict("train.validation", error.to_string()),
+        rankine_base::Error::Setting { what, .. } | rankine_base::Error::Unsuitable { what, .. } => {
+            conflict("train.validation", what)
+        }
         error => error.into(),
     })?;
     // Quantiles are those of the samples to train on.
@@ -74,11 +76,12 @@ fn check_weights(dataset: &Dataset, part: Part) -> Result<(), TrainError> {
             return Ok(());
         }
     }
-    Err(TrainError::Data(rankine_base::Error::BadRows(format!(
+    let what = format!(
         "all samples of the {part} part of {} weigh 0, so that none counts: convert its rows again with other weights, \
          or without [weight] in the schema file",
         dataset.dir().display()
-    ))))
+    );
+    Err(TrainError::Data(rankine_base::Error::bad_rows(Some(dataset.dir()), None, what)))
 }
 
 fn conflict(key: &str, message: String) -> TrainError {

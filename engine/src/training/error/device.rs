@@ -2,6 +2,7 @@
 
 use bytesize::ByteSize;
 use rankine_backend::{BackendError, Cause};
+use rankine_base::document::{Conflict, Problem};
 use rankine_engine_gpu::{CreateError, OpenError};
 
 /// What to do if a job is too large.
@@ -45,9 +46,12 @@ pub enum DeviceError {
     /// The algorithms of `device.tuning` cannot be used.
     #[error(transparent)]
     Tuning(CreateError),
-    /// The machine file cannot be used.
+    /// The file of `device.machine` cannot be used.
     #[error("{0}")]
-    Machine(String),
+    Machine(Conflict),
+    /// The description of a machine by a checkpoint or by another process cannot be used.
+    #[error("{0}")]
+    MachineText(Problem),
     /// The device refused what training asked of it.
     #[error(transparent)]
     Backend(BackendError),

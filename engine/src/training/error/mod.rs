@@ -81,8 +81,13 @@ pub enum TrainError {
         step: u64,
     },
     /// The run folder cannot be used.
-    #[error("{0}")]
-    RunDir(String),
+    #[error("{what}")]
+    RunDir {
+        /// The folder, or a file in it.
+        path: PathBuf,
+        /// Why, and the way out.
+        what: String,
+    },
     /// The run in the folder cannot be resumed.
     #[error("{what}: {way_out}")]
     Unresumable {
@@ -223,6 +228,11 @@ impl TrainError {
         move |source| Self::Write { path: path.into(), source }
     }
 
+    /// Makes the error of a file of a run folder that cannot be read.
+    pub(crate) fn unreadable(path: &Path, error: &dyn fmt::Display) -> Self {
+        Self::RunDir { path: path.to_owned(), what: format!("cannot read {}: {error}", path.display()) }
+    }
+
     /// Makes the error of a run folder and its lock.
     pub(super) fn of_folder(error: rankine_base::Error) -> Self {
         match error {
@@ -252,7 +262,7 @@ impl TrainError {
             Self::Refused { blame, .. } => *blame,
             Self::NotBegun { .. } => Blame::Nobody,
             error if error.is_device() => Blame::Usage,
-            Self::RunDir(_) | Self::Unresumable { .. } | Self::Conflicts(_) => Blame::Usage,
+            Self::RunDir { .. } | Self::Unresumable { .. } | Self::Conflicts(_) => Blame::Usage,
             Self::Data(error) => Blame::of_data(error),
             Self::Saved(error) => error.blame(),
             Self::InitialModel(error) => error.blame(),

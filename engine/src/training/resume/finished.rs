@@ -149,9 +149,7 @@ fn end(summary: &Summary, job: &Job, epoch_samples: u64) -> JobEnd {
 /// The first setting that differs from a run's, and matters.
 fn job_difference(path: &Path, summary: &Summary, job: &Job) -> Result<Option<String>, TrainError> {
     let path = run_paths::job(path);
-    let unreadable = |error: &dyn std::fmt::Display| {
-        TrainError::RunDir(format!("cannot read {}: {error}", path.display()))
-    };
+    let unreadable = |error: &dyn std::fmt::Display| TrainError::unreadable(&path, error);
     let saved = Job::load(&path, &[] as &[&str]).map_err(|error| unreadable(&error))?;
     let on_gpus = summary.device.kind == DeviceKind::Cuda.name();
     let device = &job.device;

@@ -114,10 +114,9 @@ fn decide(
     let mut continues = None;
     if let Some(summary) = RunDir::finished(path)? {
         if source == SampleSource::Program {
-            return Err(TrainError::RunDir(format!(
-                "{}: the run is finished: push rows to the trainer of another run folder",
-                path.display()
-            )));
+            let what = "the run is finished: push rows to the trainer of another run folder";
+            let what = format!("{}: {what}", path.display());
+            return Err(TrainError::RunDir { path: path.to_owned(), what });
         }
         let check = &mut ContentsCheck { threads, stop, observer };
         let judge = || finished::judge(path, &summary, context, &mut identity, check);

@@ -142,7 +142,7 @@ mod tests {
     /// Whichever process fails, all fail, and each knows whether all can save their state.
     #[test]
     fn if_one_process_fails_all_do() {
-        let full = || TrainError::RunDir("the disk is full".into());
+        let full = || TrainError::RunDir { path: "run".into(), what: "the disk is full".into() };
         let diverged = || TrainError::NotFinite("a weight".into());
         let outcomes = |errors: [Option<fn() -> TrainError>; 2]| {
             let all = in_group(2, |processes| {

@@ -12,8 +12,8 @@ use rankine_base::sealed;
 use rankine_job::Job;
 use serde::Deserialize;
 
+use super::RunDir;
 use super::summary::Summary;
-use super::{RunDir, unreadable};
 use crate::run_paths;
 use crate::training::devices::RunDevices;
 use crate::training::error::TrainError;
@@ -32,7 +32,7 @@ impl RunDir {
         let path = path.join(run_paths::SUMMARY_NAME);
         let text = match read_regular(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(|error| unreadable(&path, &error))?,
+            text => text.map_err(|error| TrainError::unreadable(&path, &error))?,
         };
         let summary = serde_json::from_slice(&text);
         summary.map(Some).map_err(|error| {
@@ -57,7 +57,7 @@ impl RunDir {
         let path = path.join(run_paths::TRAINED_NAME);
         let text = match read_regular(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(|error| unreadable(&path, &error))?,
+            text => text.map_err(|error| TrainError::unreadable(&path, &error))?,
         };
         let trained = sealed::from_json(TRAINED_KIND, TRAINED_FORMAT, &text);
         trained.map(Some).map_err(|error| {
@@ -91,7 +91,7 @@ impl RunDir {
     ) -> Result<Option<PathBuf>, TrainError> {
         let kept = Self::finished(&self.path)?.map(|summary| self.keep_finished(&summary)).transpose()?;
         let path = self.path.join(run_paths::METRICS_NAME);
-        let text = read_regular(&path).map_err(|error| unreadable(&path, &error))?;
+        let text = read_regular(&path).map_err(|error| TrainError::unreadable(&path, &error))?;
         let written = self.metrics.set_len(kept_bytes(&text, step, is_evaluated) as u64);
         written.and_then(|()| self.metrics.sync_all()).map_err(TrainError::write(&path))?;
         let model = run_paths::model(&self.path);

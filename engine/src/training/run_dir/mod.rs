@@ -77,10 +77,11 @@ impl RunDir {
         if is_unused(path)? {
             return Ok(());
         }
-        Err(TrainError::RunDir(format!(
+        let what = format!(
             "the run folder {} is not empty: choose another --run-dir, remove it, or continue with --resume",
             path.display()
-        )))
+        );
+        Err(TrainError::RunDir { path: path.to_owned(), what })
     }
 
     /// Opens the log of a locked folder, and reserves the model's path.
@@ -210,10 +211,6 @@ impl RunDir {
     }
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> TrainError {
-    TrainError::RunDir(format!("cannot read {}: {error}", path.display()))
-}
-
 /// The steps of the finished run in a folder; `None` if there is none, or it is not finished.
 ///
 /// # Errors
@@ -227,10 +224,10 @@ fn is_unused(path: &Path) -> Result<bool, TrainError> {
     let is_searched = run_paths::job(&run_paths::search(path)).exists();
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
-        entries => entries.map_err(|error| unreadable(path, &error))?,
+        entries => entries.map_err(|error| TrainError::unreadable(path, &error))?,
     };
     for entry in entries {
-        let name = entry.map_err(|error| unreadable(path, &error))?.file_name();
+        let name = entry.map_err(|error| TrainError::unreadable(path, &error))?.file_name();
         let is_search = is_searched && name == run_paths::SEARCH_NAME;
         if !is_search && !Lock::is_lock_name(&name) {
             return Ok(false);

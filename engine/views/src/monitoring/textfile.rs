@@ -54,7 +54,7 @@ impl Textfile {
             }
         };
         let thread = std::thread::Builder::new().name("rankine-textfile".into()).spawn(run);
-        let thread = thread.map_err(|error| Error::Invalid(format!("cannot start a thread: {error}")))?;
+        let thread = thread.map_err(|error| Error::refused("start a thread", error))?;
         Ok(Self { end: Some(end), thread: Some(thread) })
     }
 }

@@ -4,7 +4,6 @@ use std::fmt::{self, Display};
 
 use super::excerpt::Excerpt;
 use super::tree::Origin;
-use crate::error::Error;
 
 /// A value that contradicts other settings, the dataset or the machine.
 ///
@@ -72,12 +71,6 @@ impl Display for Problem {
 }
 
 impl std::error::Error for Problem {}
-
-impl From<Problem> for Error {
-    fn from(problem: Problem) -> Self {
-        Self::Invalid(problem.to_string())
-    }
-}
 
 /// A text that problems refer to.
 #[derive(Debug, Clone)]

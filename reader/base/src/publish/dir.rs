@@ -1,7 +1,7 @@
 //! Folders that appear complete or not at all.
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -28,13 +28,12 @@ impl ReservedDir {
     /// Locks `target` after following symbolic links, and creates its parent folders.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is a file, another process is writing it, or it cannot be published; [`Error::Io`].
+    /// [`Error::Unsuitable`] if it is a file or cannot be published; [`Error::Locked`]; [`Error::Io`].
     pub fn new(target: &Path) -> Result<Self> {
         if target.extension().is_some_and(|extension| extension == PARTIAL) {
-            return Err(Error::invalid(format!(
-                "{}: names that end with .{PARTIAL} are reserved for unfinished folders: choose another name",
-                target.display()
-            )));
+            let reserved = "are reserved for unfinished folders: choose another name";
+            let what = format!("{}: names that end with .{PARTIAL} {reserved}", target.display());
+            return Err(Error::unsuitable(target, what));
         }
         check_folder(target, "the output")?;
         create_folders(parent(target))?;
@@ -46,10 +45,8 @@ impl ReservedDir {
         if let [Ok(own), Ok(folder)] = devices
             && own != folder
         {
-            return Err(Error::invalid(format!(
-                "{} is a mount point, which cannot be replaced: choose a folder within it",
-                target.display()
-            )));
+            let what = "is a mount point, which cannot be replaced: choose a folder within it";
+            return Err(Error::unsuitable(&target, format!("{} {what}", target.display())));
         }
         let lock = Lock::beside(&target)?;
         Ok(Self { path, target, lock })
@@ -73,18 +70,18 @@ impl ReservedDir {
     /// Creates the folder to write to, after removing what an ended process left there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the target is not empty; [`Error::Lost`]; [`Error::Io`].
+    /// [`Error::Exists`] if the target is not empty; [`Error::Lost`]; [`Error::Io`].
     pub fn begin(self) -> Result<PartialDir> {
         self.lock.check()?;
         self.refuse_taken()?;
         if fs::symlink_metadata(&self.path).is_ok() {
             if !is_leftover(&self.path)? {
-                return Err(Error::invalid(format!(
-                    "{} already exists, but {} is written under that name until it is complete. Move or remove it, or \
+                let why = format!(
+                    "already exists, but {} is written under that name until it is complete. Move or remove it, or \
                      choose another folder",
-                    self.path.display(),
                     self.target.display()
-                )));
+                );
+                return Err(Error::Exists { path: self.path.clone(), why });
             }
             self.discard_leftover()?;
         }
@@ -105,10 +102,8 @@ impl ReservedDir {
         if !is_taken {
             return Ok(());
         }
-        Err(Error::invalid(format!(
-            "{} already exists and is not empty: remove it, or choose another folder",
-            self.target.display()
-        )))
+        let why = "already exists and is not empty: remove it, or choose another folder".into();
+        Err(Error::Exists { path: self.target.clone(), why })
     }
 }
 
@@ -139,8 +134,8 @@ impl PartialDir {
     /// Gives the folder its final name, durably. The files in it must already be synced; this syncs the folders.
     ///
     /// # Errors
-    /// [`Error::Lost`]; [`Error::Io`]. If the folder is complete and only the rename fails, it keeps its current name,
-    /// and the error says so.
+    /// [`Error::Lost`]; [`Error::Io`]; [`Error::Refused`] if the folder is complete and only the rename fails: it keeps
+    /// its current name.
     pub fn publish(mut self) -> Result<()> {
         self.check()?;
         let ReservedDir { path, target, .. } = &self.reserved;
@@ -153,11 +148,9 @@ impl PartialDir {
         let renamed = fs::rename(path, target);
         self.published = true;
         renamed.map_err(|error| {
-            Error::invalid(format!(
-                "cannot rename {} to {}: {error}. The output is complete: move it to its place",
-                path.display(),
-                target.display()
-            ))
+            let doing = format!("rename {} to {}", path.display(), target.display());
+            let why = format!("{error}. The output is complete: move it to its place");
+            Error::refused(doing, io::Error::new(error.kind(), why))
         })?;
         sync_dir(parent(target))
     }

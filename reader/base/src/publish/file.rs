@@ -23,7 +23,7 @@ const PERMISSION_BITS: u32 = 0o777;
 /// Symbolic links are followed. Pipes and devices are written directly.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Invalid`] if `path` is a folder, or another process does not finish writing it.
+/// [`Error::Io`]; [`Error::Unsuitable`] if `path` is a folder; [`Error::Locked`].
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     replacing(path)?.publish_all(bytes, None)
 }
@@ -80,7 +80,7 @@ impl PartialFile {
     /// Starts a file that replaces an existing one and keeps its permissions. Symbolic links are followed.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if another process is writing it, or it is a folder; [`Error::Io`].
+    /// [`Error::Locked`]; [`Error::Unsuitable`] if it is a folder; [`Error::Io`].
     pub(super) fn create(path: &Path) -> Result<Self> {
         Self::begin(path, false, |target| Lock::beside(target).map(Some))
     }
@@ -88,7 +88,7 @@ impl PartialFile {
     /// Starts a file that must not exist, neither now nor when it is published.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if another process is writing it, or it exists; [`Error::Io`].
+    /// [`Error::Locked`]; [`Error::Exists`]; [`Error::Unsuitable`] if it is a folder; [`Error::Io`].
     pub fn create_new(path: &Path) -> Result<Self> {
         Self::begin(path, true, |target| Lock::beside(target).map(Some))
     }
@@ -133,7 +133,7 @@ impl PartialFile {
     /// Syncs the file and gives it its name.
     ///
     /// # Errors
-    /// [`Error::Lost`] if its lock no longer excludes other processes; [`Error::Io`]; [`Error::Invalid`] if it must not
+    /// [`Error::Lost`] if its lock no longer excludes other processes; [`Error::Io`]; [`Error::Exists`] if it must not
     /// exist but was created meanwhile.
     pub fn publish(self) -> Result<()> {
         self.publish_under(None)
@@ -196,7 +196,7 @@ fn destination(path: &Path) -> Result<Destination> {
         return Ok(Destination::Stream(file));
     }
     let what = if file_type.is_dir() { "a folder" } else { "not a file" };
-    Err(Error::invalid(format!("cannot write {}: it is {what}", path.display())))
+    Err(Error::unsuitable(path, format!("cannot write {}: it is {what}", path.display())))
 }
 
 /// Returns this process's own stdout or stderr if a path of /proc leads to it.
@@ -232,10 +232,8 @@ fn rename_to_new(from: &Path, to: &Path) -> Result<()> {
 }
 
 fn exists(target: &Path) -> Error {
-    Error::invalid(format!(
-        "{} already exists and is not overwritten: choose another name, or remove it",
-        target.display()
-    ))
+    let why = "already exists and is not overwritten: choose another name, or remove it".into();
+    Error::Exists { path: target.to_owned(), why }
 }
 
 fn temporary_path(target: &Path) -> PathBuf {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// Refuses an output file or folder that is one of the inputs, is inside an input folder, or contains an input.
 ///
 /// # Errors
-/// [`Error::Invalid`], which names both.
+/// [`Error::Unsuitable`], which names both.
 pub fn refuse_inputs<P: AsRef<Path>>(output: &Path, inputs: impl IntoIterator<Item = P>) -> Result<()> {
     let out = absolute(output);
     let partial = out.with_added_extension("partial");
@@ -38,10 +38,8 @@ pub fn refuse_inputs<P: AsRef<Path>>(output: &Path, inputs: impl IntoIterator<It
         } else {
             continue;
         };
-        return Err(Error::invalid(format!(
-            "the output {} {refusal}: choose another output",
-            output.display()
-        )));
+        let what = format!("the output {} {refusal}: choose another output", output.display());
+        return Err(Error::unsuitable(output, what));
     }
     Ok(())
 }

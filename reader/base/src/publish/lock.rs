@@ -82,7 +82,7 @@ impl Lock {
     /// [`super::path::resolve`]).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if another process holds the lock, or may hold it; [`Error::Io`].
+    /// [`Error::Locked`] if another process holds the lock, or may hold it; [`Error::Io`].
     pub(super) fn beside(target: &Path) -> Result<Self> {
         Self::acquire(&path_beside(target), target)
     }
@@ -105,7 +105,7 @@ impl Lock {
     /// Locks a folder in which a process works for a long time: `.lock` inside it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if another process holds the lock, or may hold it; [`Error::Io`].
+    /// [`Error::Locked`] if another process holds the lock, or may hold it; [`Error::Io`].
     pub fn within(folder: &Path) -> Result<Self> {
         Self::acquire(&folder.join(NAME_WITHIN), folder)
     }
@@ -178,18 +178,9 @@ struct Holder {
 
 impl Holder {
     fn refusal(&self, path: &Path, target: &Path) -> Error {
-        let (lock, target) = (path.display(), target.display());
-        let name = self.owner.as_ref().map_or_else(|| "an unknown process".into(), Owner::name);
-        Error::invalid(match self.life {
-            Life::Unknown => format!(
-                "{target} is locked by {name}. This process cannot check whether that process still runs, and the file \
-                 system has no locks that would show it. Wait for it to end or choose another output. If it has \
-                 ended, remove the lock: rm '{lock}'"
-            ),
-            Life::Alive | Life::Dead => format!(
-                "another process is writing {target} now ({name}): wait for it to end, or choose another output"
-            ),
-        })
+        let holder = self.owner.as_ref().map_or_else(|| "an unknown process".into(), Owner::name);
+        let lock = (self.life == Life::Unknown).then(|| path.to_owned());
+        Error::Locked { path: target.to_owned(), holder, lock }
     }
 }
 

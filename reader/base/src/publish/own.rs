@@ -26,7 +26,7 @@ impl OwnOutput {
     /// Checks that a path leads to an earlier output, an empty file, a pipe or a device, or to nothing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it leads to another file; [`Error::Io`] if it leads nowhere.
+    /// [`Error::Exists`] if it leads to another file; [`Error::Io`] if it leads nowhere.
     pub fn check(&self, path: &Path) -> Result<()> {
         // A file that a shell opened, such as that of /dev/stdout, was chosen there and is not replaced.
         if resolve(path)?.starts_with("/proc") {
@@ -39,14 +39,15 @@ impl OwnOutput {
         if !has_bytes || read().is_ok() && (self.is_own)(&start) {
             return Ok(());
         }
-        let (path, Self { what, way_out, .. }) = (path.display(), self);
-        Err(Error::invalid(format!("{path} exists and is not {what}: choose another file, or {way_out}")))
+        let Self { what, way_out, .. } = self;
+        let why = format!("exists and is not {what}: choose another file, or {way_out}");
+        Err(Error::Exists { path: path.to_owned(), why })
     }
 
     /// Starts a file that replaces an earlier output and keeps its permissions. Symbolic links are followed.
     ///
     /// # Errors
-    /// As [`OwnOutput::check`]; [`Error::Invalid`] also if another process is writing the file.
+    /// As [`OwnOutput::check`]; [`Error::Locked`].
     pub fn create(&self, path: &Path) -> Result<PartialFile> {
         // Checked under the lock: another process of Rankine does not write it meanwhile.
         let file = PartialFile::create(path)?;

@@ -22,7 +22,7 @@ pub(super) fn parent(path: &Path) -> &Path {
 /// Links of `/proc`, such as `/proc/self/fd/1`, are not paths: such a path ends with the link itself.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Invalid`] if links form a circle.
+/// [`Error::Io`]; [`Error::Unsuitable`] if links form a circle.
 pub(super) fn resolve(output: &Path) -> Result<PathBuf> {
     let mut path = output.to_owned();
     for _ in 0..=LINKS_MAX {
@@ -44,7 +44,7 @@ pub(super) fn resolve(output: &Path) -> Result<PathBuf> {
             _ => return Ok(resolved),
         }
     }
-    Err(Error::invalid(format!("{} leads through too many symbolic links", output.display())))
+    Err(Error::unsuitable(output, format!("{} leads through too many symbolic links", output.display())))
 }
 
 /// Returns letters that no other process or call gets, for names: the PID, a counter, and the time in nanoseconds to

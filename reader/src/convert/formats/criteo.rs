@@ -40,11 +40,12 @@ impl CriteoParser {
     /// columns, its categorical columns.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the schema has more labels, weights, or bags of other than one category.
+    /// [`Error::Columns`] if the schema has more labels, weights, or bags of other than one category.
     pub(crate) fn new(schema: &Schema, labelled: bool, line_bytes_max: usize) -> Result<Self> {
         let one_hot = schema.categorical.iter().all(|column| column.hotness == Hotness::Fixed(1));
         if schema.labels.len() != 1 || schema.weight.is_some() || !one_hot {
-            return Err(Error::invalid(
+            return Err(Error::columns(
+                None,
                 "Criteo's rows have one label, no weight and one category per column; this schema differs",
             ));
         }

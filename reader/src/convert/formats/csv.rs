@@ -63,7 +63,8 @@ pub(crate) struct MissingColumn {
 /// Opens files of CSV. `refuse` turns a missing column into an error.
 ///
 /// # Errors
-/// [`Error::Io`]; [`Error::Invalid`] for an impossible format or a file without a header; the errors of `refuse`.
+/// [`Error::Io`]; [`Error::Setting`] or [`Error::Columns`] for an impossible format; [`Error::Unsuitable`] for a
+/// file without a header; the errors of `refuse`.
 pub(crate) fn csv_source(
     format: &CsvFormat,
     target: NamedTarget<'_>,
@@ -120,10 +121,10 @@ fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
         };
     let delimiter = format.delimiter;
     if !delimiter.is_ascii() || matches!(delimiter, '"' | '\n' | '\r') {
-        return Err(Error::invalid(format!("{delimiter:?} cannot separate fields of CSV")));
+        return Err(Error::setting("delimiter", format!("{delimiter:?} cannot separate fields of CSV")));
     }
     if !format.sources.fits(schema) || !categorical.iter().zip(&schema.categorical).all(one_or_ragged) {
-        return Err(Error::invalid("the CSV format does not match the columns of the schema"));
+        return Err(Error::columns(None, "the CSV format does not match the columns of the schema"));
     }
     Ok(())
 }
@@ -140,18 +141,20 @@ fn column_names(
     let first = || file.first_row(rules, limits);
     let Some(columns) = &format.columns else {
         let header = first()?.ok_or_else(|| {
-            Error::invalid(format!(
+            let what = format!(
                 "{} is empty: expected a first line that names the columns (without a header, set header = false in \
                  [format])",
                 file.path.display()
-            ))
+            );
+            Error::unsuitable(&file.path, what)
         })?;
         let Some(names) = fields.all(&header) else {
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "the first line of {}, which names its columns, has a quote that is not closed, or text \
                  after a closing quote",
                 file.path.display()
-            )));
+            );
+            return Err(Error::unsuitable(&file.path, what));
         };
         return Ok(names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect());
     };

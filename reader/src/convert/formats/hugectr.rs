@@ -27,9 +27,9 @@ const CHUNK_BYTES: usize = 2 << 20;
 /// [`crate::Dataset::raw`] of the same file. If it fails or is interrupted, no dataset remains.
 ///
 /// # Errors
-/// [`Error::Invalid`] for options that contradict each other, a format without fixed records, or a folder that
-/// already exists; [`Error::BadRows`] for a file whose length does not match the format, and for bad records as for
-/// bad lines; [`Error::Io`].
+/// [`Error::Setting`] for options that contradict each other or a format without fixed records; [`Error::Exists`];
+/// [`Error::BadRows`] for a file whose length does not match the format, and for bad records as for bad lines;
+/// [`Error::Io`].
 pub fn convert_hugectr_raw(
     options: &ConvertOptions,
     format: &RawFormat,
@@ -73,12 +73,13 @@ pub(crate) struct RecordChunk {
 
 impl RecordSource {
     /// # Errors
-    /// [`Error::Invalid`] if the format has no fixed record, [`Error::BadRows`] if a file's length does not match it.
+    /// [`Error::Setting`] if the format has no fixed record, [`Error::BadRows`] if a file's length does not match it.
     pub(crate) fn new(format: &RawFormat, dense_dtype: DenseDtype, files: Vec<Source>) -> Result<Self> {
         let decoder = RecordDecoder::new(format)?;
         for file in &files {
             format.records_of(file.bytes).map_err(|what| {
-                Error::BadRows(format!("cannot convert {}: its {what}", file.path.display()))
+                let what = format!("cannot convert {}: its {what}", file.path.display());
+                Error::bad_rows(Some(&file.path), None, what)
             })?;
         }
         let largest = largest_number(format.dense.function(), dense_dtype);
@@ -130,7 +131,8 @@ impl RowSource for RecordSource {
         if columns.is_empty() {
             return Ok(());
         }
-        Err(Error::invalid(
+        Err(Error::setting(
+            "keep",
             "raw records have no columns of text to keep, only the numbers that the model reads: join predictions to \
              other data by the number of the row, the first column",
         ))

@@ -78,7 +78,7 @@ pub(crate) fn learn<S: RowSource>(
         &options.stop,
         pass.source.chunks(),
         work,
-        |looked: ChunkStatistics<S::Chunk>| {
+        |looked: ChunkStatistics<S::Chunk>| -> Result<()> {
             let span = pass.source.span(&looked.chunk);
             rows += span.rows;
             bad_rows.take(&looked.chunk, &looked.bad)?;

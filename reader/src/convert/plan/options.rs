@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use rankine_base::error::{Error, Result};
+use rankine_base::error::{Error, InvalidValue, Result};
 use rankine_base::stop::Stop;
 
 use crate::convert::plan::{Learning, Plan};
@@ -73,14 +73,15 @@ impl ConvertOptions {
     /// Checks what the types cannot express.
     pub(crate) fn validate(&self) -> Result<()> {
         if self.files.is_empty() {
-            return Err(Error::invalid("no input: give at least one file to convert"));
+            return Err(Error::setting("files", "no input: give at least one file to convert"));
         }
         if !self.eval.is_empty() && self.split != Split::None {
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "--eval names files for the evaluation part, but --split {} takes it from the other files: \
                  choose one, and with --eval use --split none",
                 self.split
-            )));
+            );
+            return Err(Error::setting("--eval", what));
         }
         Ok(())
     }
@@ -113,10 +114,10 @@ impl CriteoColumns {
         }
         for (number, column) in self.columns.iter().enumerate() {
             if self.columns[..number].iter().any(|other| other.column == column.column) {
-                return Err(Error::invalid(format!(
-                    "--column is given twice for {}",
-                    categorical_name(column.column)
-                )));
+                return Err(Error::setting(
+                    "--column",
+                    format!("--column is given twice for {}", categorical_name(column.column)),
+                ));
             }
         }
         Ok(())
@@ -175,7 +176,8 @@ fn categorical_name(column: usize) -> String {
 }
 
 pub(crate) fn no_min_count() -> Error {
-    Error::invalid(
+    Error::setting(
+        "--min-count",
         "--min-count 0 would give rows to categories that never occur: use 1 to keep every category",
     )
 }
@@ -192,17 +194,18 @@ pub enum OnBad {
 }
 
 impl FromStr for OnBad {
-    type Err = Error;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         match text {
             "fail" => Ok(Self::Fail),
             "skip" => Ok(Self::Skip),
             "quarantine" => Ok(Self::Quarantine),
-            _ => Err(Error::invalid(format!(
-                "`{text}` is not an action for bad rows: choose fail (stop at the first), skip (skip it and name it in \
-                 bad-rows.jsonl) or quarantine (like skip, and also write the line to quarantine.tsv)"
-            ))),
+            _ => Err(InvalidValue::is_not(
+                text,
+                "an action for bad rows: choose fail (stop at the first), skip (skip it and name it in \
+                 bad-rows.jsonl) or quarantine (like skip, and also write the line to quarantine.tsv)",
+            )),
         }
     }
 }
@@ -234,9 +237,9 @@ impl BadLimit {
 }
 
 impl FromStr for BadLimit {
-    type Err = Error;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let limit = match text.strip_suffix('%') {
             Some(percent) => {
                 let percent = percent.trim_end().parse().ok();
@@ -245,10 +248,11 @@ impl FromStr for BadLimit {
             None => text.parse().ok().map(Self::Rows),
         };
         limit.ok_or_else(|| {
-            Error::invalid(format!(
-                "`{text}` is not a limit: write a number of rows (1000; 0 allows none) \
-                 or a percentage of them (1%, up to 100%)"
-            ))
+            InvalidValue::is_not(
+                text,
+                "a limit: write a number of rows (1000; 0 allows none) \
+                 or a percentage of them (1%, up to 100%)",
+            )
         })
     }
 }
@@ -273,30 +277,29 @@ pub enum DenseMode {
 }
 
 impl FromStr for DenseMode {
-    type Err = Error;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         match text {
             "log" => Ok(Self::Log),
             "mlperf" => Ok(Self::Mlperf),
-            _ => Err(Error::invalid(format!(
-                "`{text}` is not a transformation: choose log (signed logarithm, then standardized) or \
-                 mlperf (ln(max(x, 0) + 1))"
-            ))),
+            _ => Err(InvalidValue::is_not(
+                text,
+                "a transformation: choose log (signed logarithm, then standardized) or \
+                 mlperf (ln(max(x, 0) + 1))",
+            )),
         }
     }
 }
 
 impl FromStr for DenseDtype {
-    type Err = Error;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         match text {
             "f16" => Ok(Self::F16),
             "f32" => Ok(Self::F32),
-            _ => {
-                Err(Error::invalid(format!("`{text}` is not a storage type for numbers: choose f16 or f32")))
-            }
+            _ => Err(InvalidValue::is_not(text, "a storage type for numbers: choose f16 or f32")),
         }
     }
 }
@@ -319,14 +322,17 @@ pub enum VocabularyChoice {
 }
 
 impl FromStr for VocabularyChoice {
-    type Err = Error;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let refuse = |why: String| {
-            Error::invalid(format!(
-                "`{text}` is not a vocabulary ({why}): write exact (learned from the training part), hash:ROWS, or \
-                 identity:ROWS (categories are already row numbers)"
-            ))
+            InvalidValue::is_not(
+                text,
+                format!(
+                    "a vocabulary ({why}): write exact (learned from the training part), hash:ROWS, or \
+                     identity:ROWS (categories are already row numbers)"
+                ),
+            )
         };
         let rows = |text: &str| match text.parse() {
             Ok(rows) if (1..=TABLE_ROWS_MAX).contains(&rows) => Ok(rows),
@@ -354,12 +360,11 @@ pub struct ColumnVocabulary {
 }
 
 impl FromStr for ColumnVocabulary {
-    type Err = Error;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self> {
-        let refuse = |why: &str| {
-            Error::invalid(format!("`{text}` is not a column option ({why}): write C3=hash:100000"))
-        };
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let refuse =
+            |why: &str| InvalidValue::is_not(text, format!("a column option ({why}): write C3=hash:100000"));
         let (name, vocabulary) = text.split_once('=').ok_or_else(|| refuse("it has no ="))?;
         let column = (0..CATEGORICAL_COLUMNS)
             .find(|&column| categorical_name(column) == name)
@@ -413,7 +418,7 @@ mod tests {
 
     #[test]
     fn errors_show_the_way_out() {
-        fn refusal<T: FromStr<Err = Error> + fmt::Debug>(text: &str) -> String {
+        fn refusal<T: FromStr<Err = InvalidValue> + fmt::Debug>(text: &str) -> String {
             text.parse::<T>().unwrap_err().to_string()
         }
         assert!(refusal::<BadLimit>("101%").contains("up to 100%"));

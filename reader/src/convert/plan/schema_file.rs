@@ -209,7 +209,7 @@ impl SchemaFile {
     /// Loads a schema file.
     ///
     /// # Errors
-    /// As [`read_text`]; [`Error::Invalid`] for the first mistake, with its position.
+    /// As [`read_text`]; [`Error::Document`] for the first mistake, with its position.
     pub fn load(path: &Path) -> Result<Self> {
         let text = read_text(path)?;
         Self::parse(&path.to_string_lossy(), &text)
@@ -218,7 +218,7 @@ impl SchemaFile {
     /// Parses the text of a schema file that is called `name` in messages.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for the first mistake, with its position.
+    /// [`Error::Document`] for the first mistake, with its position.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let document = Document::parse(name, text)?;
         let file: File = document.read()?;
@@ -445,7 +445,7 @@ impl SchemaFile {
     /// whether it is a list.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the file describes CSV.
+    /// [`Error::Document`] if the file describes CSV.
     #[cfg(feature = "parquet")]
     pub(crate) fn parquet_plan(
         &self,

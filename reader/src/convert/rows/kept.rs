@@ -68,21 +68,24 @@ pub(crate) fn good_rows<R>(rows: impl Iterator<Item = R>, bad: &[BadRow]) -> imp
 /// Returns the numbers of the columns to keep among the columns of a file.
 ///
 /// # Errors
-/// [`Error::Invalid`] for the first one that the file lacks, or has twice.
+/// [`Error::Columns`] for the first one that the file lacks, or has twice.
 pub(crate) fn positions(file: &Path, names: &[String], columns: &[String]) -> Result<Vec<usize>> {
     let position = |column: &String| {
         let mut found = (0..names.len()).filter(|&number| names[number] == *column);
         match (found.next(), found.next()) {
             (Some(only), None) => Ok(only),
-            (Some(_), Some(second)) => Err(Error::invalid(format!(
-                "{} has two columns named {}, so it is unclear which one to keep; the second is field {}",
-                file.display(),
-                quoted(column),
-                second + 1
-            ))),
+            (Some(_), Some(second)) => Err(Error::columns(
+                Some(column),
+                format!(
+                    "{} has two columns named {}, so it is unclear which one to keep; the second is field {}",
+                    file.display(),
+                    quoted(column),
+                    second + 1
+                ),
+            )),
             (None, _) => {
                 let lacks = no_column(column, " to keep", names);
-                Err(Error::invalid(format!("{} {lacks}", file.display())))
+                Err(Error::columns(Some(column), format!("{} {lacks}", file.display())))
             }
         }
     };

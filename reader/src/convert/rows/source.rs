@@ -62,14 +62,14 @@ pub(crate) trait RowSource: Sync {
     /// Checks that every file is as it was when it was first opened.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for the first one that is not; [`Error::Io`].
+    /// [`Error::Changed`] for the first one that is not; [`Error::Io`].
     fn check_unchanged(&self) -> Result<()>;
 
     /// Returns the outcome of a pass over all files, unless one of them was changed since it was first opened: then
     /// neither a result nor an error such as a bad row says anything about the file as it is now.
     ///
     /// # Errors
-    /// That of the pass; [`Error::Invalid`] if a file was changed.
+    /// That of the pass; [`Error::Changed`] if a file was changed.
     fn if_unchanged<T>(&self, outcome: Result<T>) -> Result<T> {
         if !matches!(outcome, Err(Error::Stopped(_))) {
             self.check_unchanged()?;
@@ -80,7 +80,7 @@ pub(crate) trait RowSource: Sync {
     /// Chooses columns whose texts [`RowSource::copy_kept`] copies, by their names in the files.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a file lacks a column, or its texts cannot be copied.
+    /// [`Error::Columns`] if a file lacks a column, or its texts cannot be copied.
     fn keep(&mut self, columns: &[String]) -> Result<()>;
 
     /// Appends the texts of the columns to keep, of the good rows of a chunk; `bad` are the others.

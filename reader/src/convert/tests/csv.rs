@@ -380,7 +380,7 @@ fn rows_are_predicted_without_labels() {
     let read = |name: &str, text: &str| -> Result<(Samples, Vec<u64>, Vec<String>)> {
         let files = [temp.file(name, text)];
         let mut read = (Samples::new(dataset.schema()), Vec::new());
-        let take = |chunk: RawChunk<'_>| {
+        let take = |chunk: RawChunk<'_>| -> Result<()> {
             read.0.append(&chunk.samples, 0..chunk.samples.len);
             read.1.extend(chunk.bad.map(|(row, name)| format!("{}: {name}", chunk.first_row + row)));
             Ok(())
@@ -417,8 +417,9 @@ fn rows_are_predicted_without_labels() {
     let text = "rating,film,seen,genres,hour,price\n,Heat,,,3,1\nbad,Heat,,,3,1\n";
     let (samples, _, bad) = read("partly.csv", text).unwrap();
     assert_eq!((samples.len, bad.len()), (1, 1));
-    let refusal = read("lacking.csv", "film,seen,genres,price\n").unwrap_err().to_string();
-    assert!(refusal.contains("lacking.csv has no column `hour`"), "{refusal}");
+    let refusal = read("lacking.csv", "film,seen,genres,price\n").unwrap_err();
+    assert!(matches!(&refusal, Error::Columns { column: Some(column), .. } if column == "hour"));
+    assert!(refusal.to_string().contains("lacking.csv has no column `hour`"), "{refusal}");
 }
 
 #[test]

@@ -210,7 +210,7 @@ fn samples_match_the_lines() {
         keep: &[],
         threads: NonZeroUsize::new(2).unwrap(),
     };
-    let take = |chunk: RawChunk<'_>| {
+    let take = |chunk: RawChunk<'_>| -> Result<(), Error> {
         assert_eq!((chunk.first_row, chunk.rows, chunk.bad_rows), (read.len as u64, 75, 0));
         read.append(&chunk.samples, 0..chunk.samples.len);
         Ok(())

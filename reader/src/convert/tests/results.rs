@@ -221,7 +221,7 @@ fn read_again(data: &Path, file: PathBuf) -> Result<(Samples, Vec<String>)> {
         threads: NonZeroUsize::new(2).unwrap(),
     };
     let (mut samples, mut bad) = (Samples::new(dataset.schema()), Vec::new());
-    reader.read(&[file], &no_progress, |chunk| {
+    reader.read(&[file], &no_progress, |chunk| -> Result<()> {
         samples.append(&chunk.samples, 0..chunk.samples.len);
         bad.extend(chunk.bad.map(|(_, name)| name.to_string()));
         Ok(())
@@ -346,7 +346,7 @@ fn each_pass_reads_all_bytes_and_bad_rows_end_the_first_that_sees_them() {
         let options = ConvertOptions { out: temp.path("fails"), ..options };
         let (outcome, reported) = passes(&options, schema);
         let error = outcome.unwrap_err();
-        assert!(matches!(error, Error::BadRows(_)), "{error:?}");
+        assert!(matches!(error, Error::BadRows { .. }), "{error:?}");
         assert!(reported.iter().all(|pass| pass.0 == "learning"), "{reported:?}");
         (error.to_string(), reported.first().map_or(0, |pass| pass.1))
     };

@@ -45,16 +45,17 @@ pub(crate) struct Source {
 
 impl Source {
     /// # Errors
-    /// [`Error::Io`] if the file cannot be opened, [`Error::Invalid`] if it cannot be read twice.
+    /// [`Error::Io`] if the file cannot be opened, [`Error::Unsuitable`] if it cannot be read twice.
     pub(crate) fn new(path: &Path, eval: bool) -> Result<Self> {
         // Checked before opening because opening a pipe waits for a writer.
         let metadata = fs::metadata(path).context("open", path)?;
         if !metadata.is_file() {
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "{} is not a regular file: files of rows are opened more than once, which a folder, pipe or device \
                  does not allow; `rankine predict` and `rankine eval` read a pipe as `-`, standard input",
                 path.display()
-            )));
+            );
+            return Err(Error::unsuitable(path, what));
         }
         let metadata = File::open(path).and_then(|file| file.metadata()).context("open", path)?;
         let identity = Some(FileIdentity::of(&metadata));
@@ -76,18 +77,19 @@ impl Source {
     /// Returns the first row of the source without its line end; `None` if the source is empty.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Invalid`] if it is longer than allowed.
+    /// [`Error::Io`]; [`Error::TooLarge`] if it is longer than allowed.
     pub(crate) fn first_row(&self, rules: LineRules, limits: Limits) -> Result<Option<Vec<u8>>> {
         let rules = LineRules { header: false, ..rules };
         let mut chunks = Chunks { peek: true, ..Chunks::new(std::slice::from_ref(self), rules, limits) };
         let Some(chunk) = chunks.next().transpose()? else { return Ok(None) };
         let Some(line) = chunk.rows(&limits).next() else { return Ok(None) };
         if line.end - line.start > limits.line_bytes_max {
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "the first line of {} is longer than {} bytes: is it a text file with one row per line?",
                 self.path.display(),
                 limits.line_bytes_max
-            )));
+            );
+            return Err(Error::too_large(limits.line_bytes_max as u64, what));
         }
         Ok(Some(chunk.bytes[line.start..line.end].to_vec()))
     }
@@ -134,11 +136,12 @@ impl Input {
     /// The text of a file that starts with the bytes `magic`.
     fn new(path: &Path, magic: &[u8], file: impl Read + Send + 'static) -> Result<Self> {
         if magic == PARQUET_MAGIC {
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "{} is a Parquet file, but rows of text are expected: `rankine convert parquet` reads Parquet, and a \
                  model reads rows in the format of its training data",
                 path.display()
-            )));
+            );
+            return Err(Error::unsuitable(path, what));
         }
         let compression = Compression::of(magic);
         let text = match compression {

@@ -13,7 +13,7 @@ impl Source {
     /// Opens the file again, to read it from its start.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Invalid`] if it is not the file that was first opened, as it was then.
+    /// [`Error::Io`]; [`Error::Changed`] if it is not the file that was first opened, as it was then.
     pub(crate) fn open_file(&self) -> Result<File> {
         let file = File::open(&self.path).context("open", &self.path)?;
         self.compare(file.metadata().context("open", &self.path)?)?;
@@ -24,7 +24,7 @@ impl Source {
     /// the same file; so all rows are of that file, and none is newer than another.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it was written, replaced or removed; [`Error::Io`].
+    /// [`Error::Changed`] if it was written, replaced or removed; [`Error::Io`].
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         let now = match self.standard_input {
             None => metadata_now(&self.path).map(Some),
@@ -48,10 +48,11 @@ impl Source {
     }
 
     fn changed(&self, what: &str) -> Error {
-        Error::invalid(format!(
+        let what = format!(
             "{} was {what} while it was read, so its rows may be a mixture of old and new ones: wait until it is \
              complete, run the command again, and leave the file as it is until the command ends",
             self.path.display()
-        ))
+        );
+        Error::Changed { path: Some(self.path.clone()), what }
     }
 }

@@ -52,14 +52,15 @@ impl Encoder {
     /// for all other columns.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a vocabulary is missing or does not have the rows of its column.
+    /// [`Error::Columns`] if a vocabulary is missing or does not have the rows of its column.
     pub fn new(schema: &Schema, vocabularies: Vec<Option<Vocabulary>>) -> Result<Self> {
         if vocabularies.len() != schema.categorical.len() {
-            return Err(Error::invalid(format!(
+            let what = format!(
                 "{} vocabularies for {} categorical columns",
                 vocabularies.len(),
                 schema.categorical.len()
-            )));
+            );
+            return Err(Error::columns(None, what));
         }
         let columns = schema.stored_categorical().iter().zip(vocabularies).enumerate();
         let categories = columns.map(|(number, (column, vocabulary))| {
@@ -71,13 +72,15 @@ impl Encoder {
                 }
                 (VocabularyKind::Hash, None) => Ok(CategoryColumn::Hash { rows: column.rows }),
                 (VocabularyKind::Identity, None) => Ok(CategoryColumn::Identity),
-                (_, vocabulary) => Err(Error::invalid(format!(
-                    "column {} has {} rows ({}), but its vocabulary has {} rows",
-                    column.name,
-                    column.rows,
-                    column.vocabulary,
-                    vocabulary.map_or(0, |vocabulary| vocabulary.rows())
-                ))),
+                (_, vocabulary) => Err(Error::column(
+                    &column.name,
+                    format!(
+                        "has {} rows ({}), but its vocabulary has {} rows",
+                        column.rows,
+                        column.vocabulary,
+                        vocabulary.map_or(0, |vocabulary| vocabulary.rows())
+                    ),
+                )),
             }
         });
         let dense = schema.dense.iter().map(|column| {

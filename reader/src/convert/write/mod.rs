@@ -4,6 +4,7 @@ pub(crate) mod encode;
 pub(crate) mod unknown;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
@@ -121,7 +122,7 @@ fn encode_chunks<S: RowSource>(
         &pass.options.stop,
         pass.source.chunks(),
         work,
-        |encoded: EncodedChunk<S::Chunk>| {
+        |encoded: EncodedChunk<S::Chunk>| -> Result<()> {
             let span @ Span { rows, .. } = pass.source.span(&encoded.chunk);
             bad_rows.take(&encoded.chunk, &encoded.bad)?;
             written.rows.read += rows;
@@ -193,7 +194,7 @@ impl<'a> BlockFiller<'a> {
         let samples = std::mem::replace(pending, empty(self.spare, self.schema));
         let filled = FilledBlock { part, index: *next, samples };
         *next += 1;
-        self.out.send(filled).map_err(|_| Error::invalid("the writer of blocks was dropped"))
+        self.out.send(filled).map_err(|_| Error::refused("hand on a block", ErrorKind::BrokenPipe.into()))
     }
 
     /// Sends the last blocks, which may be partial.

@@ -109,11 +109,14 @@ impl FeedPart {
         let first = BatchStream::open(Arc::clone(part), &again).map(|mut batches| batches.next());
         match first {
             Err(error) | Ok(Some(Err(error))) => error,
-            Ok(_) => DataError::Invalid(format!(
-                "in the batch that starts at sample {} of epoch {}, the GPU found ids, labels or bags that the schema \
-                 does not allow, and the CPU did not: the memory of the CPU or the GPU is unreliable",
-                start.sample, start.epoch
-            )),
+            Ok(_) => DataError::Changed {
+                path: None,
+                what: format!(
+                    "in the batch that starts at sample {} of epoch {}, the GPU found ids, labels or bags that the \
+                     schema does not allow, and the CPU did not: the memory of the CPU or the GPU is unreliable",
+                    start.sample, start.epoch
+                ),
+            },
         }
     }
 }

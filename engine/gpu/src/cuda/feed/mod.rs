@@ -157,7 +157,7 @@ impl Feed {
 
     fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> Result<()> {
         let thread = std::thread::Builder::new().name(name).spawn(run);
-        let refused = |error| DataError::Invalid(format!("cannot start a thread: {error}"));
+        let refused = |error| DataError::refused("start a thread", error);
         self.threads.push(thread.map_err(refused)?);
         Ok(())
     }

@@ -13,7 +13,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use half::{bf16, f16};
-use rankine_base::Error as DataError;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Cluster, Device};
 use rankine_job::Precision;
@@ -287,8 +286,7 @@ impl Workers {
                     let _ = failed.send(error.on_rank(rank, device));
                 }
             });
-            let refused = |error| DataError::Invalid(format!("cannot start a thread: {error}"));
-            workers.threads().push(thread.map_err(refused)?);
+            workers.threads().push(thread.map_err(Error::Thread)?);
         }
         drop(made);
         // This ends after each thread has created its rank, or failed.
@@ -354,7 +352,7 @@ impl Workers {
                     resume_unwind(panic);
                 }
             } else if self.threads().is_empty() {
-                return DataError::Invalid("a rank has already failed".into()).into();
+                return Error::RankEnded;
             }
             thread::sleep(Duration::from_millis(1));
         }

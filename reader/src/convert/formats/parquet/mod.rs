@@ -97,7 +97,7 @@ pub(crate) fn parquet_source(
 ) -> Result<ParquetSource> {
     let NamedTarget { schema, needed, .. } = target;
     if !sources.fits(schema) {
-        return Err(Error::invalid("the Parquet format does not match the columns of the schema"));
+        return Err(Error::columns(None, "the Parquet format does not match the columns of the schema"));
     }
     let open = |source: Source| {
         let reader = open(&source)?;
@@ -206,7 +206,7 @@ impl ParquetFile {
         let descriptor = reader.metadata().file_metadata().schema_descr();
         let found = Columns { descriptor, source: &self.source };
         for column in columns {
-            let leaf = found.kept(column).map_err(Error::Invalid)?;
+            let leaf = found.kept(column).map_err(|why| Error::columns(Some(column), why))?;
             let read = self.leaves.iter().position(|other| other.index == leaf.index);
             self.kept.push(read.unwrap_or(self.leaves.len()));
             if read.is_none() {
