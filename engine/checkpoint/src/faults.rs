@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rankine_base::hooks;
+use rankine_base::{InvalidValue, hooks};
 
 use super::files::{Files, Input, Output};
 
@@ -36,9 +36,9 @@ const SECTOR: usize = 512;
 struct Rehearsal(u64, Fault);
 
 impl FromStr for Rehearsal {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let parsed = text.split_once(':').and_then(|(number, kind)| {
             let fault = match kind {
                 "kill" => Fault::Kill,
@@ -52,7 +52,9 @@ impl FromStr for Rehearsal {
             Some(Self(number.parse().ok()?, fault))
         });
         parsed.ok_or_else(|| {
-            format!("`{text}` is not a fault: use NUMBER:KIND, where KIND is kill, eio, einval, enospc, eintr or short")
+            let expected =
+                "a fault: use NUMBER:KIND, where KIND is kill, eio, einval, enospc, eintr or short";
+            InvalidValue::is_not(text, expected)
         })
     }
 }
@@ -83,7 +85,7 @@ impl FaultyFiles {
     ///
     /// # Errors
     /// If the variable has another form.
-    pub fn by_environment(files: Arc<dyn Files>) -> Result<Arc<dyn Files>, String> {
+    pub fn by_environment(files: Arc<dyn Files>) -> Result<Arc<dyn Files>, InvalidValue> {
         let Some(text) = hooks::variable(hooks::FAULT) else { return Ok(files) };
         let Rehearsal(at, fault) = text.to_string_lossy().parse()?;
         Ok(Arc::new(Self::new(files, at, fault)))

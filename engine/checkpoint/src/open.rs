@@ -386,7 +386,7 @@ fn read_sealed<T: DeserializeOwned>(
 impl Manifest {
     /// Checks that its parts are consistent.
     fn validate(&self) -> Result<(), String> {
-        self.spec.validate()?;
+        self.spec.validate().map_err(|error| error.what)?;
         let tables = self.spec.tables.iter().cloned().chain(self.spec.wide_tables());
         if !tables.eq(self.tables.iter().map(|table| table.table.clone())) {
             return Err("its tables are not those of the model".into());

@@ -1,53 +1,58 @@
 //! Parsers for argument values that several commands share.
 
+use rankine_base::InvalidValue;
 use rankine_job::{Count, NonNegative, RankCount, ThreadCount};
 use rankine_model::overlap::Overlap;
 use rankine_reader::Part;
 
 /// Parses a count of at least one. Digits may be grouped: 1_000_000.
-pub(crate) fn count(text: &str) -> Result<Count, String> {
-    whole(text).and_then(Count::new).ok_or_else(|| "expected a whole number of 1 or more".into())
+pub(crate) fn count(text: &str) -> Result<Count, InvalidValue> {
+    whole(text)
+        .and_then(Count::new)
+        .ok_or_else(|| InvalidValue::expected(text, "a whole number of 1 or more"))
 }
 
 /// Parses a number of threads.
-pub(crate) fn threads(text: &str) -> Result<ThreadCount, String> {
+pub(crate) fn threads(text: &str) -> Result<ThreadCount, InvalidValue> {
     whole(text)
         .and_then(|number| ThreadCount::new(number.try_into().ok()?))
-        .ok_or_else(|| "expected a whole number from 1 to 4096".into())
+        .ok_or_else(|| InvalidValue::expected(text, "a whole number from 1 to 4096"))
 }
 
 /// Parses a number of ranks or nodes.
-pub(crate) fn ranks(text: &str) -> Result<RankCount, String> {
+pub(crate) fn ranks(text: &str) -> Result<RankCount, InvalidValue> {
     whole(text)
         .and_then(|number| RankCount::new(number.try_into().ok()?))
-        .ok_or_else(|| "expected a whole number from 1 to 4096".into())
+        .ok_or_else(|| InvalidValue::expected(text, "a whole number from 1 to 4096"))
 }
 
 /// Parses a finite number of 0 or more.
-pub(crate) fn non_negative(text: &str) -> Result<NonNegative, String> {
-    text.parse().ok().and_then(NonNegative::new).ok_or_else(|| "expected a number of 0 or more".into())
+pub(crate) fn non_negative(text: &str) -> Result<NonNegative, InvalidValue> {
+    text.parse()
+        .ok()
+        .and_then(NonNegative::new)
+        .ok_or_else(|| InvalidValue::expected(text, "a number of 0 or more"))
 }
 
 /// Parses a part of a dataset.
-pub(crate) fn part(text: &str) -> Result<Part, String> {
+pub(crate) fn part(text: &str) -> Result<Part, InvalidValue> {
     [Part::Train, Part::Eval, Part::Validation]
         .into_iter()
         .find(|part| part.name() == text)
-        .ok_or_else(|| "expected train, eval or validation".into())
+        .ok_or_else(|| InvalidValue::expected(text, "train, eval or validation"))
 }
 
 /// Parses the name of an overlap.
-pub(crate) fn overlap(text: &str) -> Result<Overlap, String> {
-    Overlap::ALL
-        .into_iter()
-        .find(|overlap| overlap.name() == text)
-        .ok_or_else(|| format!("expected one of {}", Overlap::ALL.map(Overlap::name).join(", ")))
+pub(crate) fn overlap(text: &str) -> Result<Overlap, InvalidValue> {
+    Overlap::ALL.into_iter().find(|overlap| overlap.name() == text).ok_or_else(|| {
+        InvalidValue::expected(text, format!("one of {}", Overlap::ALL.map(Overlap::name).join(", ")))
+    })
 }
 
 /// Parses a size: a whole number of bytes, or a number with a binary unit (`1.5GiB`) or a decimal one (`80GB`).
 /// Fractions of a byte are dropped.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| "expected a size such as 512MiB, 1.5GiB or 80GB".into())
+pub(crate) fn bytes(text: &str) -> Result<u64, InvalidValue> {
+    parse_bytes(text).ok_or_else(|| InvalidValue::expected(text, "a size such as 512MiB, 1.5GiB or 80GB"))
 }
 
 fn parse_bytes(text: &str) -> Option<u64> {
@@ -148,6 +153,6 @@ mod tests {
         for one in Overlap::ALL {
             assert_eq!(overlap(one.name()), Ok(one));
         }
-        assert!(overlap("nothing").unwrap_err().contains(", dense-update"));
+        assert!(overlap("nothing").unwrap_err().why.contains(", dense-update"));
     }
 }

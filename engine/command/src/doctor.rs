@@ -65,7 +65,8 @@ fn bandwidth(json: bool) -> Result<(), CommandError> {
         let words = "this build has no CUDA support (the feature `cuda`), so it cannot measure GPUs";
         return Err(CommandError::new(Exit::Usage, words));
     }
-    let failed = |error: String| CommandError::new(Exit::Failed, format!("cannot measure the GPUs: {error}"));
-    let measured = gpu::measure_all(build::here()).map_err(failed)?;
+    let measured = gpu::measure_all(build::here());
+    let measured = measured
+        .map_err(|error| CommandError::new(Exit::Failed, format!("cannot measure the GPUs: {error}")))?;
     if json { output::json(&measured) } else { output::text(measured) }
 }

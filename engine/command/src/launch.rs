@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rankine_base::InvalidValue;
 use rankine_cuda::probe::{Presence, probe};
 use rankine_engine::build;
 use rankine_engine::training::TrainError;
@@ -172,9 +173,12 @@ fn lost(process: Process, failure: &Failure, activity: &Activity) {
     Exit::Lost.now()
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
-    if (0.1..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("expected 0.1 to 86400 seconds".into()) }
+fn seconds(text: &str) -> Result<f64, InvalidValue> {
+    let seconds: f64 = text.parse().map_err(|_| InvalidValue::expected(text, "a number of seconds"))?;
+    match (0.1..=86400.0).contains(&seconds) {
+        true => Ok(seconds),
+        false => Err(InvalidValue::expected(text, "0.1 to 86400 seconds")),
+    }
 }
 
 /// The processes of a launch.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use rankine_base::InvalidValue;
 use rankine_base::publish::PartialFile;
 use rankine_engine::run_paths;
 use rankine_engine::tuning::{Drawn, Evaluation, Extent, Space, TrialResult, Tuned, Tuning, tune};
@@ -96,10 +97,13 @@ struct TuneReport<'a> {
     tuned: &'a Tuned,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = text.parse::<SignedDuration>().map_err(|error| error.to_string())?;
-    let parsed = Duration::try_from(parsed).map_err(|error| error.to_string())?;
-    if parsed.is_zero() { Err("expected a time above 0, such as 10m".into()) } else { Ok(parsed) }
+fn duration(text: &str) -> Result<Duration, InvalidValue> {
+    let parsed = text.parse::<SignedDuration>().and_then(Duration::try_from);
+    let parsed = parsed.map_err(|error| InvalidValue::new(text, error.to_string()))?;
+    match parsed.is_zero() {
+        true => Err(InvalidValue::expected(text, "a time above 0, such as 10m")),
+        false => Ok(parsed),
+    }
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {

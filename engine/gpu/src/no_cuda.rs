@@ -16,7 +16,17 @@ use crate::request::{CreateError, ModelRequest, OpenError, Power};
 /// Whether this build has the CUDA back end.
 pub const IN_BUILD: bool = false;
 
-const NO_CUDA: &str = "this build has no CUDA support (the feature `cuda`)";
+/// This build has no CUDA back end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoCuda;
+
+impl fmt::Display for NoCuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this build has no CUDA support (the feature `cuda`)")
+    }
+}
+
+impl std::error::Error for NoCuda {}
 
 /// Measured GPUs; there are none.
 #[derive(Debug, Serialize)]
@@ -117,7 +127,7 @@ pub fn gpu_count() -> usize {
 }
 
 /// Opens each GPU, of which there are none.
-pub fn open_each() -> Vec<Result<u64, String>> {
+pub fn open_each() -> Vec<Result<u64, NoCuda>> {
     Vec::new()
 }
 
@@ -125,16 +135,16 @@ pub fn open_each() -> Vec<Result<u64, String>> {
 ///
 /// # Errors
 /// There are none.
-pub fn measure_all(_: &Build) -> Result<Measurement, String> {
-    Err(NO_CUDA.into())
+pub fn measure_all(_: &Build) -> Result<Measurement, NoCuda> {
+    Err(NoCuda)
 }
 
 /// Describes the GPUs of this machine to the planner.
 ///
 /// # Errors
 /// There are none.
-pub fn machine_here(_: usize, _: Precision, _: &Build) -> Result<Machine, String> {
-    Err(NO_CUDA.into())
+pub fn machine_here(_: usize, _: Precision, _: &Build) -> Result<Machine, NoCuda> {
+    Err(NoCuda)
 }
 
 /// Measures all-reduces over the GPUs of processes, of which there are none.

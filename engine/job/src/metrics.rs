@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use rankine_base::InvalidValue;
 use rankine_topology::LocalProcess;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
@@ -110,13 +111,13 @@ impl fmt::Display for ListenAddress {
 }
 
 impl FromStr for ListenAddress {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let port = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         let address = text.parse::<u16>().map(port).or_else(|_| text.parse::<SocketAddr>());
         let listen = address.ok().map(Listen::Address).or_else(|| named(text));
-        listen.map(Self).ok_or_else(|| format!("expected {}", Self::EXPECTED))
+        listen.map(Self).ok_or_else(|| InvalidValue::expected(text, Self::EXPECTED))
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use rankine_base::InvalidValue;
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
 /// Describes a value in the JSON Schema of job files.
@@ -348,9 +349,9 @@ impl JobName {
 }
 
 impl FromStr for JobName {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, InvalidValue> {
         let wrong = if name.is_empty() {
             "is empty"
         } else if name.len() > Self::BYTES_MAX {
@@ -364,7 +365,7 @@ impl FromStr for JobName {
         } else {
             return Ok(Self(name.to_owned()));
         };
-        Err(format!("the name {wrong}, and run folders start with it"))
+        Err(InvalidValue::new(name, format!("the name {wrong}, and run folders start with it")))
     }
 }
 
@@ -395,9 +396,9 @@ impl Shape {
 }
 
 impl FromStr for Shape {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         if let Some((_, shape)) = Self::BUILT_IN.into_iter().find(|(name, _)| *name == text) {
             return Ok(shape);
         }
@@ -406,7 +407,7 @@ impl FromStr for Shape {
             return Ok(Self::File(text.into()));
         }
         let suggestion = rankine_base::did_you_mean(text, Self::BUILT_IN.map(|(name, _)| name));
-        Err(format!("`{text}` is not dlrm, dlrm-dcnv2 or the path of a shape file{suggestion}"))
+        Err(InvalidValue::is_not(text, format!("dlrm, dlrm-dcnv2 or the path of a shape file{suggestion}")))
     }
 }
 
@@ -483,7 +484,7 @@ mod tests {
             (&"\u{e9}".repeat(65), "is longer than 128 bytes"),
         ] {
             let error = name.parse::<JobName>().unwrap_err();
-            assert!(error.contains(wrong), "{name}: {error}");
+            assert!(error.why.contains(wrong), "{name}: {error}");
         }
     }
 
@@ -509,6 +510,6 @@ mod tests {
             assert_eq!(text.parse(), Ok(shape.clone()));
             assert_eq!(shape.to_string(), text);
         }
-        assert!("dlmr".parse::<Shape>().unwrap_err().contains("did you mean `dlrm`?"));
+        assert!("dlmr".parse::<Shape>().unwrap_err().why.contains("did you mean `dlrm`?"));
     }
 }

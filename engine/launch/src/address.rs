@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use rankine_base::InvalidValue;
+
 /// A host's name and a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
@@ -27,10 +29,10 @@ impl fmt::Display for Address {
 }
 
 impl FromStr for Address {
-    type Err = String;
+    type Err = InvalidValue;
 
     /// `HOST`, `HOST:PORT` or `[IPv6]:PORT`.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((host, "")) => (host, None),
             Some((host, rest)) => (host, Some(rest.strip_prefix(':').unwrap_or(rest))),
@@ -40,7 +42,7 @@ impl FromStr for Address {
         let port = port.map_or(Ok(Self::PORT), str::parse);
         match port {
             Ok(port) if !host.is_empty() && port != 0 => Ok(Self { host: host.into(), port }),
-            _ => Err(format!("`{text}` is not HOST, HOST:PORT or [IPv6]:PORT")),
+            _ => Err(InvalidValue::is_not(text, "HOST, HOST:PORT or [IPv6]:PORT")),
         }
     }
 }

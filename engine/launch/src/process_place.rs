@@ -390,6 +390,6 @@ mod tests {
         let absent = LaunchArguments { launcher: Some(Launcher::Slurm), ..LaunchArguments::default() };
         let refused = find("RANK=0 WORLD_SIZE=2", &absent).unwrap_err().to_string();
         assert!(refused.contains("SLURM_PROCID, SLURM_STEP_NUM_TASKS are not set"), "{refused}");
-        assert!(Launcher::named("mpi").unwrap_err().contains("openmpi"));
+        assert!(Launcher::named("mpi").unwrap_err().why.contains("openmpi"));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rankine_base::InvalidValue;
 use rankine_topology::{LocalProcess, Process, RANKS_MAX};
 
 /// The program that started the processes. If several did, the first in this order counts: inner launchers come
@@ -122,11 +123,12 @@ impl Launcher {
     /// The launcher with this name.
     ///
     /// # Errors
-    /// All names, if it is none of them.
-    pub fn named(name: &str) -> Result<Self, String> {
+    /// [`InvalidValue`] with all names, if it is none of them.
+    pub fn named(name: &str) -> Result<Self, InvalidValue> {
         let all = || [Self::None].into_iter().chain(Self::ALL);
         let names = || all().map(Self::name).collect::<Vec<_>>().join(", ");
-        all().find(|launcher| launcher.name() == name).ok_or_else(|| format!("expected one of {}", names()))
+        let invalid = || InvalidValue::expected(name, format!("one of {}", names()));
+        all().find(|launcher| launcher.name() == name).ok_or_else(invalid)
     }
 
     /// The variable with the job's id, which is the same for all its processes.

@@ -26,3 +26,4 @@ pub use layout::{DenseLayout, Layer, MlpSpec};
 pub use rules::{Model, TrainingRules};
 pub use spec::{FeatureSpec, HeadSpec, ModelSpec};
 pub use translate::translate;
+pub use validate::InvalidModel;

@@ -8,12 +8,24 @@ use rankine_reader::schema::ROWS_MAX;
 use super::interaction::COUNT_MAX;
 use super::spec::ModelSpec;
 
+/// A model cannot be computed. `Display` completes "not a valid model: ".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct InvalidModel {
+    /// The first thing that does not fit.
+    pub what: String,
+}
+
 impl ModelSpec {
     /// Checks that the parts fit together.
     ///
     /// # Errors
-    /// The first thing that does not fit, in words that complete "not a valid model: ".
-    pub fn validate(&self) -> Result<(), String> {
+    /// [`InvalidModel`] with the first thing that does not fit.
+    pub fn validate(&self) -> Result<(), InvalidModel> {
+        self.check().map_err(|what| InvalidModel { what })
+    }
+
+    fn check(&self) -> Result<(), String> {
         let widths = self.bottom_mlp.iter().chain(&self.top_mlp).chain(self.tables.iter().map(|t| &t.dim));
         let counts = [self.bottom_mlp.len(), self.top_mlp.len(), self.tables.len(), self.features.len()];
         let counts = counts.iter().chain([&self.dense_columns]);
@@ -99,7 +111,7 @@ mod tests {
         let mut spec = spec();
         change(&mut spec);
         let refused = spec.validate().expect_err("the model is invalid");
-        assert!(refused.contains(words), "{refused}");
+        assert!(refused.what.contains(words), "{refused}");
     }
 
     #[track_caller]

@@ -404,7 +404,7 @@ impl SavedModel {
     fn validate(&self) -> Result<(), String> {
         let Self { spec, schema, .. } = self;
         schema.validate().map_err(|error| error.to_string())?;
-        spec.validate()?;
+        spec.validate().map_err(|error| error.what)?;
         if spec.dense_columns != schema.dense.len() {
             let columns = schema.dense.len();
             return Err(format!("it has {} dense inputs for {columns} dense columns", spec.dense_columns));

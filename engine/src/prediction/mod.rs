@@ -12,6 +12,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
+use rankine_base::InvalidValue;
 use rankine_engine_cpu::CpuModel;
 use rankine_model::logit::sigmoid;
 use rankine_reader::convert::{KeptTexts, UnknownCategories};
@@ -61,11 +62,11 @@ impl fmt::Display for OnUnknown {
 }
 
 impl FromStr for OnUnknown {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let found = Self::ALL.into_iter().find(|choice| choice.name() == text);
-        found.ok_or_else(|| "expected oov, fail or skip".into())
+        found.ok_or_else(|| InvalidValue::expected(text, "oov, fail or skip"))
     }
 }
 

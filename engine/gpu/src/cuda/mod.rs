@@ -58,9 +58,9 @@ pub fn gpu_count() -> usize {
 }
 
 /// Opens each GPU, which loads the kernels: the free bytes of its memory, or why it cannot be used.
-pub fn open_each() -> Vec<std::result::Result<u64, String>> {
+pub fn open_each() -> Vec<rankine_cuda::Result<u64>> {
     use rankine_cuda::Device;
 
     let open = |ordinal| Device::open(ordinal).and_then(|device| Ok(device.budget()?.free_bytes));
-    (0..gpu_count()).map(|ordinal| open(ordinal).map_err(|error| error.to_string())).collect()
+    (0..gpu_count()).map(open).collect()
 }

@@ -83,13 +83,12 @@ pub struct Measurement {
 ///
 /// # Errors
 /// What is wrong with the GPUs.
-pub fn measure_all(build: &Build) -> Result<Measurement, String> {
-    let failed = |error: rankine_cuda::Error| error.to_string();
-    let all = Device::count().map_err(failed)?;
-    let opened = (0..all.max(1)).map(Device::open).collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    let gpus = Gpus::of(&opened, build).map_err(failed)?;
+pub fn measure_all(build: &Build) -> rankine_cuda::Result<Measurement> {
+    let all = Device::count()?;
+    let opened = (0..all.max(1)).map(Device::open).collect::<Result<Vec<_>, _>>()?;
+    let gpus = Gpus::of(&opened, build)?;
     let began = Instant::now();
-    let figures = measure(&opened, &gpus).map_err(failed)?;
+    let figures = measure(&opened, &gpus)?;
     Ok(Measurement { gpus, figures, took: began.elapsed() })
 }
 
@@ -97,10 +96,9 @@ pub fn measure_all(build: &Build) -> Result<Measurement, String> {
 ///
 /// # Errors
 /// What is wrong with the GPUs.
-pub fn machine_here(count: usize, precision: Precision, build: &Build) -> Result<Machine, String> {
-    let opened = (0..count).map(Device::open).collect::<Result<Vec<_>, _>>();
-    let machine = opened.and_then(|gpus| machine_of(&gpus, count, precision, Some(build)));
-    machine.map_err(|error| error.to_string())
+pub fn machine_here(count: usize, precision: Precision, build: &Build) -> rankine_cuda::Result<Machine> {
+    let opened = (0..count).map(Device::open).collect::<Result<Vec<_>, _>>()?;
+    machine_of(&opened, count, precision, Some(build))
 }
 
 /// Describes the `count` GPUs of a node to the planner; `devices` has some or all of them. It uses measured figures, or
