@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use cudarc::cublaslt::sys as lt;
 
+use crate::probe::CallError;
 use crate::probe::library::LoadedLibrary;
 use crate::probe::specs::CUBLAS_LT;
 use crate::runtime::{Error, Result};
@@ -95,7 +96,11 @@ impl Calls {
     /// # Errors
     /// [`Error::NoBlas`] if it is not found in the version that is needed.
     pub(super) fn load() -> Result<&'static Self> {
-        let calls = CALLS.get_or_init(|| Self::of(&CUBLAS_LT.load().map_err(|why| why.to_string())?));
+        let load = || {
+            let library = CUBLAS_LT.load().map_err(|why| why.to_string())?;
+            Self::of(&library).map_err(|why| why.to_string())
+        };
+        let calls = CALLS.get_or_init(load);
         calls.as_ref().map_err(|why| Error::NoBlas(why.clone()))
     }
 
@@ -107,7 +112,7 @@ impl Calls {
         Self::load().expect("a `Blas` has loaded the library")
     }
 
-    fn of(library: &LoadedLibrary) -> Result<Self, String> {
+    fn of(library: &LoadedLibrary) -> Result<Self, CallError> {
         // SAFETY: the fields' types are those with which the bindings, made from cublasLt.h of CUDA 13.0, declare the
         // functions of these names; the library is of that major version, within which they keep their types.
         unsafe {

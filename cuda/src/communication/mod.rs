@@ -6,4 +6,4 @@ mod peers;
 mod rendezvous;
 
 pub use cluster::{Cluster, ClusterSum, GatherNodes, Rail};
-pub use peers::{AllReduce, AllReduceWay, Gather, GiveUpFlag, PeerBarrier, Peers, SharedBuffer};
+pub use peers::{AllReduce, AllReduceWay, Gather, GatherError, GiveUpFlag, PeerBarrier, Peers, SharedBuffer};

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 use serde::Serialize;
 
 use super::library::LoadedLibrary;
-use super::{Library, Version};
+use super::{CallError, Library, Version};
 
 /// The driver and its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -15,7 +15,7 @@ pub struct Driver {
     pub library: Library,
     /// The GPUs in the driver's order (`CUDA_VISIBLE_DEVICES` applies), or why there are none.
     #[serde(serialize_with = "super::value_or_error")]
-    pub devices: Result<Vec<VisibleGpu>, String>,
+    pub devices: Result<Vec<VisibleGpu>, CallError>,
 }
 
 /// A GPU that the driver shows to this process.
@@ -42,12 +42,12 @@ const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
 const COMPUTE_CAPABILITY_MINOR: i32 = 76;
 
 /// Returns the newest CUDA version that the driver supports.
-pub(super) fn version(loaded: &LoadedLibrary) -> Result<Version, String> {
+pub(super) fn version(loaded: &LoadedLibrary) -> Result<Version, CallError> {
     Calls::of(loaded)?.version()
 }
 
 /// Returns the GPUs that the driver shows.
-pub(super) fn devices(loaded: &LoadedLibrary) -> Result<Vec<VisibleGpu>, String> {
+pub(super) fn devices(loaded: &LoadedLibrary) -> Result<Vec<VisibleGpu>, CallError> {
     Calls::of(loaded)?.devices()
 }
 
@@ -65,7 +65,7 @@ struct Calls {
 }
 
 impl Calls {
-    fn of(loaded: &LoadedLibrary) -> Result<Self, String> {
+    fn of(loaded: &LoadedLibrary) -> Result<Self, CallError> {
         // SAFETY: each name has the type that cuda.h gives it, since CUDA 11.4 for `cuDeviceGetUuid_v2` and longer
         // for the others; a name whose type changes gets a new suffix.
         unsafe {
@@ -83,7 +83,7 @@ impl Calls {
         }
     }
 
-    fn version(&self) -> Result<Version, String> {
+    fn version(&self) -> Result<Version, CallError> {
         let mut number = 0;
         // SAFETY: the pointer is to a live i32, and this call may come before `cuInit`.
         let status = unsafe { (self.driver_get_version)(&mut number) };
@@ -91,7 +91,7 @@ impl Calls {
         Ok(Version::of_driver(number.unsigned_abs()))
     }
 
-    fn devices(&self) -> Result<Vec<VisibleGpu>, String> {
+    fn devices(&self) -> Result<Vec<VisibleGpu>, CallError> {
         // SAFETY: 0 is the only value allowed; the call may be repeated, from any thread.
         self.check("cuInit", unsafe { (self.init)(0) })?;
         let mut count = 0;
@@ -101,7 +101,7 @@ impl Calls {
     }
 
     /// Describes a GPU with a number below the count. The driver must be initialized.
-    fn device(&self, ordinal: i32) -> Result<VisibleGpu, String> {
+    fn device(&self, ordinal: i32) -> Result<VisibleGpu, CallError> {
         let mut device = 0;
         // SAFETY: the driver is initialized, and the pointer is to a live i32; an ordinal out of range is an error.
         self.check("cuDeviceGet", unsafe { (self.device_get)(&mut device, ordinal) })?;
@@ -129,7 +129,7 @@ impl Calls {
         Ok(VisibleGpu { name, uuid: uuid_text(uuid), memory_bytes: memory_bytes as u64, compute_capability })
     }
 
-    fn attribute(&self, attribute: i32, device: i32) -> Result<u32, String> {
+    fn attribute(&self, attribute: i32, device: i32) -> Result<u32, CallError> {
         let mut value = 0;
         // SAFETY: the pointer is to a live i32; `device` is a handle that the driver gave, and an attribute that it
         // does not know is an error.
@@ -139,7 +139,7 @@ impl Calls {
     }
 
     /// Turns a status into an error with the driver's message.
-    fn check(&self, call: &str, status: Status) -> Result<(), String> {
+    fn check(&self, call: &'static str, status: Status) -> Result<(), CallError> {
         if status == 0 {
             return Ok(());
         }
@@ -151,9 +151,9 @@ impl Calls {
             "unknown error".into()
         } else {
             // SAFETY: not null, so it is a string constant of the library, which is never unloaded.
-            unsafe { CStr::from_ptr(words) }.to_string_lossy()
+            unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
         };
-        Err(format!("{call}: {words} (error {status})"))
+        Err(CallError::Failed { call, words, status })
     }
 }
 

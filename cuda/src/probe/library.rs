@@ -7,7 +7,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
-use super::{Attempt, Library, Version};
+use super::{Attempt, CallError, Library, Version};
 
 /// Where CUDA's installer puts its libraries, for machines whose loader does not search there.
 const DIRS: [&str; 3] = [
@@ -23,7 +23,7 @@ pub(crate) struct LibrarySpec {
     pub(super) names: &'static [&'static str],
     /// A function that every version of it has.
     pub(super) symbol: &'static CStr,
-    pub(super) version: fn(&LoadedLibrary) -> Result<Version, String>,
+    pub(super) version: fn(&LoadedLibrary) -> Result<Version, CallError>,
     pub(super) needed: VersionRange,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct LoadedLibrary {
 #[derive(Debug)]
 pub(crate) struct FoundLibrary {
     pub(crate) loaded: LoadedLibrary,
-    pub(crate) version: Result<Version, String>,
+    pub(crate) version: Result<Version, CallError>,
     /// Why it cannot be used.
     pub(crate) refused: Option<String>,
 }
@@ -177,12 +177,12 @@ impl LoadedLibrary {
     ///
     /// # Safety
     /// `F` must be the function pointer type of the function with this name.
-    pub(crate) unsafe fn symbol<F: Copy>(&self, name: &CStr) -> Result<F, String> {
+    pub(crate) unsafe fn symbol<F: Copy>(&self, name: &CStr) -> Result<F, CallError> {
         // SAFETY: the caller vouches for the type. The pointer may be copied out of the `Symbol`, whose lifetime only
         // guards against unloading, since the library is never unloaded.
-        unsafe { self.library.get::<F>(name) }
-            .map(|symbol| *symbol)
-            .map_err(|error| error.source().map_or_else(|| error.to_string(), |source| source.to_string()))
+        unsafe { self.library.get::<F>(name) }.map(|symbol| *symbol).map_err(|error| CallError::Missing {
+            why: error.source().map_or_else(|| error.to_string(), |source| source.to_string()),
+        })
     }
 
     /// The address of a function of the library.
@@ -224,12 +224,12 @@ fn file_in_maps(maps: &str, address: usize) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn any_version(_: &LoadedLibrary) -> Result<Version, String> {
+    fn any_version(_: &LoadedLibrary) -> Result<Version, CallError> {
         Ok(Version { major: 13, minor: 0, patch: None })
     }
 
     /// Leaks the names, which must be static.
-    fn spec(names: &[String], version: fn(&LoadedLibrary) -> Result<Version, String>) -> LibrarySpec {
+    fn spec(names: &[String], version: fn(&LoadedLibrary) -> Result<Version, CallError>) -> LibrarySpec {
         let names: Vec<&'static str> = names.iter().map(|name| &*name.clone().leak()).collect();
         let needed = VersionRange { major: 13, minor: 0, later_majors: false };
         LibrarySpec { names: names.leak(), symbol: c"malloc", version, needed }
@@ -265,7 +265,7 @@ mod tests {
         let found = spec.find().unwrap();
         // SAFETY: every function pointer may be held as this type so long as it is not called.
         let missing = unsafe { found.loaded.symbol::<unsafe extern "C" fn()>(c"rankine_absent") };
-        assert!(missing.unwrap_err().contains("rankine_absent"));
+        assert!(missing.unwrap_err().to_string().contains("rankine_absent"));
         let library = spec.describe(&found);
         assert_eq!((library.name.as_str(), library.refused), ("libc.so.6", None));
         assert!(library.path.is_some_and(|path| path.exists()));

@@ -69,9 +69,38 @@ pub struct Library {
     pub path: Option<PathBuf>,
     /// Its version, or why it could not be read.
     #[serde(serialize_with = "value_or_error")]
-    pub version: Result<Version, String>,
+    pub version: Result<Version, CallError>,
     /// Why it is not used: its version is not supported.
     pub refused: Option<String>,
+}
+
+/// A function of a library failed, or the library lacks it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The library has no such function.
+    #[error("{why}")]
+    Missing {
+        /// The loader's own message, which names the function.
+        why: String,
+    },
+    /// The function returned an error.
+    #[error("{call}: {words} (error {status})")]
+    Failed {
+        /// The function.
+        call: &'static str,
+        /// The library's message.
+        words: String,
+        /// The status that it returned.
+        status: i32,
+    },
+    /// The function returned an error that the library does not describe.
+    #[error("{call} returned {status}")]
+    Returned {
+        /// The function.
+        call: &'static str,
+        /// The status that it returned.
+        status: i32,
+    },
 }
 
 /// A version number.
@@ -113,12 +142,12 @@ impl Serialize for Version {
 
 /// Serializes a value as itself, and an error as `{"error": "..."}`.
 fn value_or_error<T: Serialize, S: Serializer>(
-    value: &Result<T, String>,
+    value: &Result<T, CallError>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     match value {
         Ok(value) => value.serialize(serializer),
-        Err(why) => serializer.collect_map([("error", why)]),
+        Err(why) => serializer.collect_map([("error", why.to_string())]),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The libraries that the crate uses: their names, and the versions that are supported.
 
 use super::library::{LibrarySpec, LoadedLibrary, VersionRange};
-use super::{Version, driver};
+use super::{CallError, Version, driver};
 
 /// The driver. One that supports a later CUDA also supports 13.0, which the kernels are compiled for.
 pub(crate) const DRIVER: LibrarySpec = LibrarySpec {
@@ -36,7 +36,7 @@ pub(crate) const CUPTI: LibrarySpec = LibrarySpec {
     needed: VersionRange { major: 13, minor: 0, later_majors: false },
 };
 
-pub(super) fn cublas_lt_version(loaded: &LoadedLibrary) -> Result<Version, String> {
+pub(super) fn cublas_lt_version(loaded: &LoadedLibrary) -> Result<Version, CallError> {
     // SAFETY: cublasLt.h declares `size_t cublasLtGetVersion(void)`.
     let get_version = unsafe { loaded.symbol::<unsafe extern "C" fn() -> usize>(c"cublasLtGetVersion") }?;
     // SAFETY: the function takes nothing and has no precondition; the library is never unloaded.
@@ -44,7 +44,7 @@ pub(super) fn cublas_lt_version(loaded: &LoadedLibrary) -> Result<Version, Strin
     Ok(Version::of_library(u32::try_from(number).unwrap_or(u32::MAX)))
 }
 
-fn nccl_version(loaded: &LoadedLibrary) -> Result<Version, String> {
+fn nccl_version(loaded: &LoadedLibrary) -> Result<Version, CallError> {
     type GetVersion = unsafe extern "C" fn(*mut i32) -> i32;
     // SAFETY: nccl.h declares `ncclResult_t ncclGetVersion(int*)`, and `ncclResult_t` is an enum of the size of an int.
     let get_version = unsafe { loaded.symbol::<GetVersion>(c"ncclGetVersion") }?;
@@ -52,11 +52,11 @@ fn nccl_version(loaded: &LoadedLibrary) -> Result<Version, String> {
     // SAFETY: the pointer is to a live i32 that the function writes before it returns; the library is never unloaded.
     match unsafe { get_version(&mut number) } {
         0 => Ok(Version::of_library(number.unsigned_abs())),
-        status => Err(format!("ncclGetVersion returned {status}")),
+        status => Err(CallError::Returned { call: "ncclGetVersion", status }),
     }
 }
 
-fn cupti_version(loaded: &LoadedLibrary) -> Result<Version, String> {
+fn cupti_version(loaded: &LoadedLibrary) -> Result<Version, CallError> {
     type GetVersion = unsafe extern "C" fn(*mut u32) -> i32;
     // SAFETY: cupti_version.h declares `CUptiResult cuptiGetVersion(uint32_t*)`, and `CUptiResult` is an enum of the
     // size of an int.
@@ -65,7 +65,7 @@ fn cupti_version(loaded: &LoadedLibrary) -> Result<Version, String> {
     // SAFETY: the pointer is to a live u32 that the function writes before it returns; the library is never unloaded.
     match unsafe { get_version(&mut number) } {
         0 => Ok(Version::of_library(number)),
-        status => Err(format!("cuptiGetVersion returned {status}")),
+        status => Err(CallError::Returned { call: "cuptiGetVersion", status }),
     }
 }
 

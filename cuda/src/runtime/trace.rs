@@ -9,6 +9,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::{Mutex, PoisonError};
 
 use super::error::{Error, Result};
+use crate::probe::CallError;
 use crate::probe::library::LoadedLibrary;
 use crate::probe::specs::CUPTI;
 
@@ -134,7 +135,7 @@ impl Trace {
         let loaded = CUPTI.load().map_err(|why| {
             Error::NoTrace(format!("CUPTI, which comes with the CUDA toolkit, cannot be used: {why}"))
         })?;
-        let calls = Calls::of(&loaded).map_err(Error::NoTrace)?;
+        let calls = Calls::of(&loaded).map_err(|why| Error::NoTrace(why.to_string()))?;
         {
             let mut records = RECORDS.lock().unwrap_or_else(PoisonError::into_inner);
             records.next = Some(calls.next);
@@ -175,7 +176,7 @@ impl Drop for Trace {
 }
 
 impl Calls {
-    fn of(loaded: &LoadedLibrary) -> Result<Self, String> {
+    fn of(loaded: &LoadedLibrary) -> Result<Self, CallError> {
         // SAFETY: each name has the type that cupti_activity.h and cupti_result.h give it.
         unsafe {
             Ok(Self {

@@ -79,7 +79,7 @@ fn hand_each_other_values(machine: &Machine, words: &mut Random) -> Outcome {
                 barrier.wait();
                 let all = lock().clone();
                 barrier.wait();
-                Ok::<_, String>(all)
+                Ok(all)
             };
             let own = peers.by_ref().take(each).collect();
             joined.extend(Cluster::of_process(own, NODES, Box::new(gather)));

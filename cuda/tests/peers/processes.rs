@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
-use rankine_cuda::{AllReduce, AllReduceWay, Buffer, Device, Error, Lane, Peers};
+use rankine_cuda::{AllReduce, AllReduceWay, Buffer, Device, Error, GatherError, Lane, Peers};
 use rankine_topology::LocalRank;
 
 use super::{Body, DEADLINE, Machine, NODE, Outcome, Random};
@@ -99,10 +99,10 @@ fn rank(peers: &Peers, what: &str) -> Outcome {
 }
 
 /// Gathers values through files in a folder: a launcher for tests.
-fn by_files(dir: &Path, rank: usize, ranks: usize, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+fn by_files(dir: &Path, rank: usize, ranks: usize, own: &[u8]) -> Result<Vec<Vec<u8>>, GatherError> {
     let hidden = dir.join(format!(".{rank}"));
     let written = fs::write(&hidden, own).and_then(|()| fs::rename(&hidden, dir.join(rank.to_string())));
-    written.map_err(|error| error.to_string())?;
+    written?;
     let begun = Instant::now();
     let wait = |rank: usize| {
         while begun.elapsed() < DEADLINE {
@@ -111,7 +111,7 @@ fn by_files(dir: &Path, rank: usize, ranks: usize, own: &[u8]) -> Result<Vec<Vec
             }
             thread::sleep(Duration::from_millis(5));
         }
-        Err(format!("rank {rank} wrote nothing"))
+        Err(format!("rank {rank} wrote nothing").into())
     };
     (0..ranks).map(wait).collect()
 }

@@ -278,7 +278,7 @@ fn line(f: &mut fmt::Formatter<'_>, heading: &str, text: fmt::Arguments<'_>) -> 
 #[cfg(test)]
 mod tests {
     use rankine_base::sealed::Checksum;
-    use rankine_cuda::probe::Version;
+    use rankine_cuda::probe::{CallError, Version};
 
     use super::cpu::Feature;
     use super::*;
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn every_part_of_a_report_has_its_line() {
-        let library = |name: &str, version: Result<Version, String>| Library {
+        let library = |name: &str, version: Result<Version, CallError>| Library {
             name: name.into(),
             path: Some(format!("/lib/{name}").into()),
             version,
@@ -355,7 +355,10 @@ mod tests {
                     devices: Ok(vec![gpu.clone(), gpu.clone(), gpu]),
                 }),
                 cublas_lt: Presence::Found(refused),
-                nccl: Presence::Found(library("libnccl.so.2", Err("no such symbol".into()))),
+                nccl: Presence::Found(library(
+                    "libnccl.so.2",
+                    Err(CallError::Missing { why: "no such symbol".into() }),
+                )),
                 cupti: Presence::Missing(Vec::new()),
             },
             backends: vec![

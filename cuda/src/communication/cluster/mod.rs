@@ -13,7 +13,7 @@ use bytemuck::Pod;
 use rankine_topology::{Node, Rank};
 
 use super::nccl::NcclId;
-use super::peers::Peers;
+use super::peers::{GatherError, Peers};
 use super::rendezvous::Rendezvous;
 use crate::runtime::{Device, Error, Result};
 
@@ -21,7 +21,7 @@ pub use rail::Rail;
 pub use sum::ClusterSum;
 
 /// Sends a value to the other callers and returns the values of all, in their order; or returns why it failed.
-pub type GatherNodes = Box<dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, String> + Send>;
+pub type GatherNodes = Box<dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, GatherError> + Send>;
 
 /// A rank's membership in the ranks of all nodes; moved to the rank's thread. All nodes have the same number of
 /// ranks, and ranks are numbered node by node.
@@ -162,7 +162,7 @@ impl Cluster {
         }
         let hand = |gather: &Mutex<GatherNodes>, own: &[u8]| {
             let mut gather = gather.lock().unwrap_or_else(PoisonError::into_inner);
-            gather(own).map_err(|why| self.apart(why))
+            gather(own).map_err(|why| self.apart(why.to_string()))
         };
         match &self.transport {
             NodeTransport::Nobody => self.peers.gather_bytes(own),

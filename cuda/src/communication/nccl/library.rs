@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use cudarc::driver::sys::CUstream;
 
+use crate::probe::CallError;
 use crate::probe::library::LoadedLibrary;
 use crate::probe::specs::NCCL;
 use crate::runtime::{Error, Result};
@@ -48,10 +49,10 @@ impl Calls {
     /// Loads the library, which stays loaded.
     pub(super) fn load() -> Result<Self> {
         let library = NCCL.load().map_err(|why| Error::NoNccl(why.to_string()))?;
-        Self::of(&library).map_err(Error::NoNccl)
+        Self::of(&library).map_err(|why| Error::NoNccl(why.to_string()))
     }
 
-    fn of(library: &LoadedLibrary) -> Result<Self, String> {
+    fn of(library: &LoadedLibrary) -> Result<Self, CallError> {
         // SAFETY: the fields' types are those with which nccl.h declares the functions of these names; a communicator
         // is a pointer, and the enums are ints.
         unsafe {

@@ -22,7 +22,7 @@ use super::rendezvous::{Rendezvous, Value};
 pub use all_reduce::{AllReduce, AllReduceWay};
 pub use barrier::PeerBarrier;
 pub use give_up::GiveUpFlag;
-pub use sockets::Gather;
+pub use sockets::{Gather, GatherError};
 use sockets::{Message, Sockets};
 
 /// A rank's membership among GPUs that access each other's memory (an NVLink domain); moved to the rank's thread.

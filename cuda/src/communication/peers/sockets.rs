@@ -55,7 +55,10 @@ struct State {
 
 /// Sends the values of this process's ranks to all processes of the node, and returns the values of all ranks, in
 /// their order; or returns why it failed.
-pub type Gather<'a> = dyn FnMut(&[Vec<u8>]) -> Result<Vec<Vec<u8>>, String> + 'a;
+pub type Gather<'a> = dyn FnMut(&[Vec<u8>]) -> Result<Vec<Vec<u8>>, GatherError> + 'a;
+
+/// Why values were not gathered: the launcher's error.
+pub type GatherError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A rank that accepts connections.
 struct ListeningRank {

@@ -28,8 +28,7 @@ pub(super) fn connect_processes(
     let of_node = node.0 * each..(node.0 + 1) * each;
     let mut gather = |own: &[Vec<u8>]| {
         // Names contain no line breaks.
-        let all = processes.gather("the sockets by which memory is shared", &own.join(&b'\n'));
-        let all = all.map_err(|error| error.to_string())?;
+        let all = processes.gather("the sockets by which memory is shared", &own.join(&b'\n'))?;
         let names = all[of_node.clone()].iter().flat_map(|names| names.split(|&byte| byte == b'\n'));
         Ok(names.map(<[u8]>::to_vec).collect())
     };
@@ -48,7 +47,5 @@ pub(super) fn connect_processes(
 /// Returns the function that gathers values among processes of several nodes.
 fn between(processes: &ProcessGroup) -> GatherNodes {
     let processes = processes.clone();
-    Box::new(move |own: &[u8]| {
-        processes.gather("values of ranks on several nodes", own).map_err(|error| error.to_string())
-    })
+    Box::new(move |own: &[u8]| Ok(processes.gather("values of ranks on several nodes", own)?))
 }
