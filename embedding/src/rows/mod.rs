@@ -25,9 +25,15 @@ pub use snapshot::{RowSelection, Snapshot};
 pub use touched::TouchedRows;
 
 /// Rows could not be accessed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct RowsError(pub String);
+#[derive(Debug, thiserror::Error)]
+pub enum RowsError {
+    /// The memory or the file that has them cannot be read or written.
+    #[error(transparent)]
+    Access(Box<dyn std::error::Error + Send + Sync>),
+    /// The tables do not track which rows are updated.
+    #[error("the tables do not track updated rows")]
+    Untracked,
+}
 
 /// Rows of a table, ascending, each with its *position* among them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -82,7 +82,7 @@ impl<'a> StoredRows<'a> {
         let of = RowSet::Every { first: rows.start, step: 1, count };
         let part = RowPart { rows: of, own: 0..count, ..self.parts[table].clone() };
         let read = self.checkpoint.load_rows(&mut HostRows::new([(part, &mut words)]));
-        read.map_err(|error| RowsError(error.to_string()))?;
+        read.map_err(|error| RowsError::Access(error.into()))?;
         Ok(Window { table, rows, words })
     }
 }

@@ -147,8 +147,8 @@ impl Layout {
     }
 }
 
-fn unreachable(error: impl std::fmt::Display) -> RowsError {
-    RowsError(error.to_string())
+fn unreachable(error: impl std::error::Error + Send + Sync + 'static) -> RowsError {
+    RowsError::Access(error.into())
 }
 
 impl Rows for DeviceRows<'_> {
@@ -234,7 +234,7 @@ impl RowsMut for DeviceRows<'_> {
     fn begin_tracking(&mut self) -> Result<(), RowsError> {
         for PartLocation { store, .. } in &self.locations {
             let Some(bits) = &store.touched else {
-                return Err(RowsError("the tables do not track updated rows".into()));
+                return Err(RowsError::Untracked);
             };
             // SAFETY: the words are this buffer's, and the lane is that of all that marks rows.
             unsafe { self.lane.fill(bits.pointer(), 0, bits.len()) }.map_err(unreachable)?;
