@@ -8,6 +8,7 @@ mod api;
 mod build;
 mod dependencies;
 mod docs;
+mod errors;
 mod sources;
 mod structure;
 mod tidy;

@@ -318,7 +318,7 @@ fn pattern_length(pattern: &syn::Pat) -> usize {
 }
 
 /// Returns whether an item is compiled for tests alone.
-fn for_tests(attributes: &[syn::Attribute]) -> bool {
+pub(crate) fn for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let tests = |tokens: &TokenStream| {
             let text = tokens.to_string();
