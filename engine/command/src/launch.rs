@@ -259,7 +259,7 @@ impl From<MeetError> for CommandError {
         let exit = match error {
             MeetError::Late { .. } | MeetError::Left { .. } | MeetError::Unreached { .. } => Exit::Lost,
             MeetError::Refused { .. } => Exit::Usage,
-            MeetError::Listen { .. } | MeetError::Stray(_) => Exit::Failed,
+            _ => Exit::Failed,
         };
         Self::new(exit, error)
     }
@@ -351,7 +351,7 @@ mod tests {
             ),
             (MeetError::Refused { process: Process(1), address: address.clone(), refusal }, Exit::Usage),
             (MeetError::Listen { address, source: source() }, Exit::Failed),
-            (MeetError::Stray("stray".into()), Exit::Failed),
+            (MeetError::Stray(Process(1)), Exit::Failed),
         ] {
             let words = error.to_string();
             assert_eq!(CommandError::from(error).exit(), exit, "{words}");

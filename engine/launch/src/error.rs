@@ -1,5 +1,6 @@
 //! Why processes cannot start together.
 
+use std::fmt;
 use std::io;
 
 use rankine_topology::Process;
@@ -123,14 +124,76 @@ pub enum MeetError {
         left: Vec<Process>,
     },
     /// A message is not what processes of one job send each other.
-    #[error("{0}")]
-    Stray(String),
+    #[error(
+        "process {0} sent an unexpected message: do all processes run the same Rankine with the same arguments?"
+    )]
+    Stray(Process),
+    /// A process does not describe itself as processes of this build do.
+    #[error(
+        "process {process} sent an invalid description of itself: {source}; does it run the same build of Rankine?"
+    )]
+    Description {
+        /// The process.
+        process: Process,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// A process describes itself as another one.
+    #[error("process {process} on {host} describes itself as process {described}")]
+    Misnumbered {
+        /// The process.
+        process: Process,
+        /// Its host.
+        host: String,
+        /// The number in its description.
+        described: Process,
+    },
+    /// Processes are of different builds, or of builds that are not known exactly.
+    #[error(
+        "{}, and {}: all processes of a job must run the same build. Install one build on all hosts",
+        .0[0],
+        .0[1]
+    )]
+    OtherBuild(Box<[Runs; 2]>),
+    /// A value is too long to be sent.
+    #[error("a value of {bytes} bytes exceeds the limit of {most}")]
+    TooLong {
+        /// Bytes of the value.
+        bytes: usize,
+        /// The most that a value may have.
+        most: usize,
+    },
+    /// Process 0 ended the exchange.
+    #[error("{words}")]
+    Ended {
+        /// The message of process 0.
+        words: String,
+    },
+    /// No exchange succeeds after a failed one.
+    #[error("an earlier exchange of the processes has failed")]
+    AfterFailure,
+    /// The operating system has no random numbers.
+    #[error(transparent)]
+    Random(io::Error),
+    /// The operating system refuses what watching the processes needs.
+    #[error("the processes cannot be watched: {0}")]
+    Watch(#[source] io::Error),
 }
 
-impl MeetError {
-    /// The error of all calls after a failed one.
-    pub(super) fn after_failure() -> Self {
-        Self::Stray("an earlier exchange of the processes has failed".into())
+/// Which build a process runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runs {
+    /// The process.
+    pub process: Process,
+    /// Its host.
+    pub host: String,
+    /// The build, as far as it differs.
+    pub build: String,
+}
+
+impl fmt::Display for Runs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} on {} runs Rankine {}", self.process, self.host, self.build)
     }
 }
 

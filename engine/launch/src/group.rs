@@ -224,5 +224,5 @@ fn watch(
     end: impl FnOnce(&Failure, &Activity) + Send + 'static,
 ) -> Result<Watch, MeetError> {
     let watch = Watch::start(process, lines, patience, Box::new(end));
-    watch.map_err(|error| MeetError::Stray(format!("the processes cannot be watched: {error}")))
+    watch.map_err(MeetError::Watch)
 }

@@ -36,7 +36,7 @@ mod wire;
 
 pub use activity::{Activity, RunStage, StepStage};
 pub use address::Address;
-pub use error::{MeetError, Refusal};
+pub use error::{MeetError, Refusal, Runs};
 pub use group::{ProcessGroup, Terms};
 pub use link::Link;
 pub use meeting::Meeting;

@@ -105,7 +105,7 @@ impl Meeting {
                 let sent = first.block(meeting.deadline).and_then(|()| first.send(&message));
                 sent.map(|()| Vec::new()).map_err(|_| MeetError::Left { left: vec![FIRST] })
             }
-            Role::Failed => Err(MeetError::after_failure()),
+            Role::Failed => Err(MeetError::AfterFailure),
         })
     }
 
@@ -115,17 +115,13 @@ impl Meeting {
     /// If processes are late or have ended, with their numbers; no later exchange succeeds. If the value is too long.
     pub fn gather(&mut self, value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
         if value.len() > VALUE_BYTES_MAX {
-            let most = VALUE_BYTES_MAX;
-            return Err(MeetError::Stray(format!(
-                "a value of {} bytes exceeds the limit of {most}",
-                value.len()
-            )));
+            return Err(MeetError::TooLong { bytes: value.len(), most: VALUE_BYTES_MAX });
         }
         self.round += 1;
         self.attempt(|meeting, role| match role {
             Role::First(others) => meeting.answer_all(others, value),
             Role::Other(first) => meeting.hand_in(first, value),
-            Role::Failed => Err(MeetError::after_failure()),
+            Role::Failed => Err(MeetError::AfterFailure),
         })
     }
 
@@ -183,8 +179,10 @@ impl Meeting {
                     Ok(Some(Message { kind: Kind::Values, round, bytes })) if round == self.round => {
                         values[index] = Some(bytes);
                     }
-                    Ok(Some(_)) => return Err(stray(process)),
-                    Err(error) if error.kind() == ErrorKind::InvalidData => return Err(stray(process)),
+                    Ok(Some(_)) => return Err(MeetError::Stray(process)),
+                    Err(error) if error.kind() == ErrorKind::InvalidData => {
+                        return Err(MeetError::Stray(process));
+                    }
                     Err(_) => return Err(MeetError::Left { left: vec![process] }),
                 }
             }
@@ -220,22 +218,16 @@ impl Meeting {
                 Err(MeetError::Left { left: processes_of_bytes(&bytes) })
             }
             Ok(Some(Message { kind: Kind::Stray, bytes, .. })) => {
-                Err(MeetError::Stray(String::from_utf8_lossy(&bytes).into_owned()))
+                Err(MeetError::Ended { words: String::from_utf8_lossy(&bytes).into_owned() })
             }
             Ok(Some(Message { kind: Kind::Values, round, bytes })) if round == self.round => {
                 sent.map_err(gone)?;
-                split(&bytes, self.processes).ok_or_else(|| stray(FIRST))
+                split(&bytes, self.processes).ok_or(MeetError::Stray(FIRST))
             }
-            Ok(Some(_)) => Err(stray(FIRST)),
+            Ok(Some(_)) => Err(MeetError::Stray(FIRST)),
             Ok(None) => Err(MeetError::Late { late: vec![FIRST], seconds, refused: None }),
-            Err(error) if error.kind() == ErrorKind::InvalidData => Err(stray(FIRST)),
+            Err(error) if error.kind() == ErrorKind::InvalidData => Err(MeetError::Stray(FIRST)),
             Err(_) => Err(MeetError::Left { left: vec![FIRST] }),
         }
     }
-}
-
-fn stray(process: Process) -> MeetError {
-    MeetError::Stray(format!(
-        "process {process} sent an unexpected message: do all processes run the same Rankine with the same arguments?"
-    ))
 }

@@ -5,7 +5,7 @@ use rankine_base::system;
 use rankine_topology::{LocalProcess, Process};
 use serde::{Deserialize, Serialize};
 
-use super::error::MeetError;
+use super::error::{MeetError, Runs};
 use super::meeting::Meeting;
 use super::process_place::ProcessPlace;
 
@@ -61,34 +61,23 @@ impl ProcessInfo {
     /// # Errors
     /// Those of [`Meeting::gather`]; and if a process is of another build, or its build is not known exactly.
     pub fn introduce(self, meeting: &mut Meeting) -> Result<Vec<Self>, MeetError> {
-        let own = serde_json::to_vec(&self).map_err(|error| MeetError::Stray(error.to_string()))?;
+        let own = serde_json::to_vec(&self).expect("a description is plain data");
         let all = meeting.gather(&own)?;
         let read = |(index, bytes): (usize, &Vec<u8>)| {
             let process = Process(index);
-            let member: Self = serde_json::from_slice(bytes).map_err(|error| {
-                MeetError::Stray(format!(
-                    "process {process} sent an invalid description of itself: {error}; does it run the same build \
-                     of Rankine?"
-                ))
-            })?;
+            let member: Self =
+                serde_json::from_slice(bytes).map_err(|source| MeetError::Description { process, source })?;
             if member.process != process {
-                let words = format!(
-                    "process {process} on {} describes itself as process {}",
-                    member.host, member.process
-                );
-                return Err(MeetError::Stray(words));
+                return Err(MeetError::Misnumbered { process, host: member.host, described: member.process });
             }
             if process != self.process && !member.build.is_same(&self.build) {
-                let words = format!(
-                    "process {process} on {} runs Rankine {}, and process {} on {} runs Rankine {}: all processes of a \
-                     job must run the same build. Install one build on all hosts",
-                    member.host,
-                    member.build.unlike(&self.build),
-                    self.process,
-                    self.host,
-                    self.build.unlike(&member.build)
-                );
-                return Err(MeetError::Stray(words));
+                let runs = |one: &Self, than: &Self| Runs {
+                    process: one.process,
+                    host: one.host.clone(),
+                    build: one.build.unlike(&than.build).to_string(),
+                };
+                let both = [runs(&member, &self), runs(&self, &member)];
+                return Err(MeetError::OtherBuild(both.into()));
             }
             Ok(member)
         };

@@ -42,12 +42,12 @@ impl From<io::Error> for Miss {
 pub(super) fn reach_first(rendezvous: &Rendezvous<'_>) -> Result<[Wire; 2], MeetError> {
     let Rendezvous { place: own, address, .. } = *rendezvous;
     let (process, processes) = (own.process, own.processes);
-    let (begun, instance) = (Instant::now(), random().map_err(|error| MeetError::Stray(error.to_string()))?);
+    let (begun, instance) = (Instant::now(), random().map_err(MeetError::Random)?);
     let mut refused: Option<(Instant, Refusal)> = None;
     let mut reach = |line| {
         let mut pause = RETRY_MIN;
         loop {
-            let nonce = random().map_err(|error| MeetError::Stray(error.to_string()))?;
+            let nonce = random().map_err(MeetError::Random)?;
             let (secret, job) = (rendezvous.secret.is_given(), job_tag(own.job.as_deref()));
             let hello = Hello { process, processes, line, secret, job, instance, nonce };
             let remaining = rendezvous.deadline.saturating_sub(begun.elapsed());
