@@ -38,7 +38,6 @@ struct AllReduce {
     u32 numbers_count;
     u32 reserved;
 };
-static_assert(sizeof(AllReduce) == 328);
 
 // Must be called by all threads of a block.
 __device__ inline void meet_all(const AllReduce& p, u64 epoch) {

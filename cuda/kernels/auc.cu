@@ -26,7 +26,6 @@ struct KeysCount {
     u32 count;
     u32 pass;
 };
-static_assert(sizeof(KeysCount) == 24);
 
 // Counts the digits of a tile. Grid: one block per tile.
 extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_count(const __grid_constant__ KeysCount p) {
@@ -53,7 +52,6 @@ struct KeysSum {
     u32 tiles;
     u32 reserved;
 };
-static_assert(sizeof(KeysSum) == 24);
 
 constexpr u32 KEYS_SUM_THREADS = 1024;
 
@@ -81,7 +79,6 @@ struct KeysScatter {
     u32 count;
     u32 pass;
 };
-static_assert(sizeof(KeysScatter) == 40);
 
 // Sorts a tile's keys by a digit, stably. Grid: one block per tile.
 extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_scatter(const __grid_constant__ KeysScatter p) {
@@ -155,7 +152,6 @@ struct WeightsCount {
     u32 count;
     u32 reserved;
 };
-static_assert(sizeof(WeightsCount) == 24);
 
 // Counts the samples per label and weight exponent, skipping those with weight 0. Grid: one block per tile.
 extern "C" __global__ void __launch_bounds__(KEYS_THREADS) weights_count(const __grid_constant__ WeightsCount p) {
@@ -188,7 +184,6 @@ struct PrefixCounts {
     Counts keys;
     Counts score;
 };
-static_assert(sizeof(PrefixCounts) == 32);
 
 struct Ties {
     // Ascending by score.
@@ -205,7 +200,6 @@ struct Ties {
     u32 count;
     u32 tiles_count;
 };
-static_assert(sizeof(Ties) == 56);
 constexpr u32 PAIRS_ADDENDS = 4;
 
 using u128 = unsigned __int128;

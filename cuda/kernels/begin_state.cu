@@ -16,7 +16,6 @@ struct BeginState {
     // Type of the weights: a `Dtype`.
     u32 dtype;
 };
-static_assert(sizeof(BeginState) == 64);
 
 // Grid: any.
 extern "C" __global__ void __launch_bounds__(256) begin_state(const __grid_constant__ BeginState p) {

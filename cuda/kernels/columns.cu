@@ -19,7 +19,6 @@ struct Columns {
     u32 stride;
     u32 outputs_stride;
 };
-static_assert(sizeof(Columns) == 40);
 
 // Grid: x over pieces, y over 128 columns.
 template <class T>
@@ -70,7 +69,6 @@ struct Total {
     u32 pieces;
     u32 columns;
 };
-static_assert(sizeof(Total) == 24);
 
 // Pieces that are summed in parallel.
 constexpr u32 TOTAL_ROWS = 32;

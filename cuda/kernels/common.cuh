@@ -32,7 +32,6 @@ struct KeySet {
     u32* groups;
     u32* lines;
 };
-static_assert(sizeof(KeySet) == 24);
 
 // Returns whether a key is a member.
 __device__ inline bool contains(const KeySet& set, u32 key) { return __ldg(set.bits + key / 32) >> key % 32 & 1; }
@@ -149,7 +148,6 @@ struct Feature {
     // of this table.
     u32 frequent;
 };
-static_assert(sizeof(Feature) == 64);
 constexpr u32 TURNS = ~0u;
 constexpr u32 UNLISTED = ~0u;
 constexpr u32 FIXED = ~0u;

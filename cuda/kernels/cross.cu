@@ -25,7 +25,6 @@ struct Cross {
     u32 first_stride;
     u32 input_stride;
 };
-static_assert(sizeof(Cross) == 56);
 
 // Grid: x over pieces of the samples, y over 128 columns.
 template <class T>
@@ -76,7 +75,6 @@ struct CrossGradient {
     u32 first_stride;
     u32 reserved;
 };
-static_assert(sizeof(CrossGradient) == 56);
 
 // Grid: as in the forward pass.
 template <class T>
@@ -144,7 +142,6 @@ struct CrossFirst {
     u32 through;
     u32 reserved;
 };
-static_assert(sizeof(CrossFirst) == 136);
 
 // Grid: as in the forward pass.
 template <class T, u32 COUNT>

@@ -14,7 +14,6 @@ struct DenseInput {
     u32 filled;
     u32 stride;
 };
-static_assert(sizeof(DenseInput) == 32);
 
 template <class T>
 __device__ inline void convert(const DenseInput& p) {

@@ -20,7 +20,6 @@ struct DenseUpdate {
     u32 count;
     u32 reserved;
 };
-static_assert(sizeof(DenseUpdate) == 104);
 
 template <class T, u32 KIND>
 __device__ inline void update_all(const DenseUpdate& p) {

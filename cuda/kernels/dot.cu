@@ -32,7 +32,6 @@ struct Dot {
     u32 relu;
     u32 reserved;
 };
-static_assert(sizeof(Dot) == 64);
 
 // Rows in shared memory are padded by this much, so that they do not start in the same bank.
 constexpr u32 PAD_F32 = 4;
@@ -371,7 +370,6 @@ struct TableRows {
     }
 #endif
 };
-static_assert(sizeof(TableRows) == 32);
 
 // One warp per sample. Shared memory per warp: TILES times sixteen vectors, and the products; then what `from` needs.
 template <class T, u32 TILES, class FROM>
@@ -414,7 +412,6 @@ struct DotFp8 {
     // Whether a backward pass follows, which needs the transposed copy and the largest magnitude.
     u32 learns;
 };
-static_assert(sizeof(DotFp8) == 96);
 
 // Samples that make a word of a transposed row: those of a warp. A block makes four words of each row at a time.
 constexpr u32 WORD_SAMPLES = 4;

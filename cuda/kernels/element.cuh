@@ -71,7 +71,6 @@ struct Rate {
     // `sqrt(1 - beta2^t)` for Adam; 1 for other rules.
     float root_correction;
 };
-static_assert(sizeof(Rate) == 8);
 
 // The largest magnitude of a vector gradient with which a step is applied: 2^36, so that neither sums of these
 // gradients nor sums of their squares overflow. `engine/model/src/guard.rs` has the same number and the reason.
@@ -99,4 +98,3 @@ struct Step {
     // For the dense parameters.
     Rate dense;
 };
-static_assert(sizeof(Step) == 24);

@@ -14,7 +14,6 @@ struct FeatureCounts {
     u32 features;
     u32 sample_bits;
 };
-static_assert(sizeof(FeatureCounts) == 32);
 
 constexpr u32 COUNT_THREADS = 512;
 

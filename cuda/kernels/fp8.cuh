@@ -22,7 +22,6 @@ struct Fp8Scaling {
     // The largest magnitudes of the last steps, a ring buffer.
     float history[FP8_HISTORY];
 };
-static_assert(sizeof(Fp8Scaling) == 80);
 
 // Four numbers as fp8, the first in the lowest byte.
 __device__ inline u32 packed_fp8(float a, float b, float c, float d) {

@@ -32,7 +32,6 @@ struct Fp8CrossFirst {
     u32 through;
     u32 reserved;
 };
-static_assert(sizeof(Fp8CrossFirst) == 200);
 
 // Unpacks eight numbers and multiplies them by a factor.
 __device__ inline void unpacked_fp8(uint2 bytes, float factor, float (&values)[EACH]) {

@@ -31,7 +31,6 @@ struct Squares {
     u32 first;
     u32 behind;
 };
-static_assert(sizeof(Squares) == 32);
 
 // Grid: any, times the ranges.
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) squares(const __grid_constant__ Squares p) {
@@ -69,7 +68,6 @@ struct Tally {
     u32 rank;
     u32 reserved;
 };
-static_assert(sizeof(Tally) == 40);
 
 // What a rank that found something wrong adds to a sum over ranks. The sum yields how many ranks did, and the sum of
 // their numbers, for fewer than 2^20 ranks.
@@ -103,7 +101,6 @@ struct Outcome {
     // Whether it was skipped only because of the loss scale.
     u32 by_scale;
 };
-static_assert(sizeof(Outcome) == 32);
 
 struct Verdict {
     // [piece][head]: sums of the samples' losses; or `tally`'s output, all-reduced.
@@ -128,7 +125,6 @@ struct Verdict {
     // Whether there are several ranks: then the losses are one piece, followed by the marks.
     u32 together;
 };
-static_assert(sizeof(Verdict) == 80);
 
 // The largest sum of squares of the dense gradients, without the loss scale: 2^126, so that each can be squared in
 // f32. `engine/model/src/guard.rs` has the same number.
@@ -196,7 +192,6 @@ struct FiniteCheck {
     u32 stride;
     u32 reserved;
 };
-static_assert(sizeof(FiniteCheck<float>) == 32);
 
 template <class T>
 __device__ inline void finite(const FiniteCheck<T>& p) {

@@ -21,7 +21,6 @@ struct Guard {
     u32 held;
     u32 reserved;
 };
-static_assert(sizeof(Guard) == 40);
 
 // Not finite: vector gradients, the loss, gradients of dense parameters.
 constexpr u32 WRONG_VECTORS = 1;

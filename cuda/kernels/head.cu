@@ -55,7 +55,6 @@ struct Head {
     u32 relu;
     u32 reserved;
 };
-static_assert(sizeof(Head) == 168);
 
 // Writes the logits of a block's samples to shared memory, [head][sample], and to `logits`.
 template <class T>

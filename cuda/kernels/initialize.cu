@@ -13,7 +13,6 @@ struct Initialize {
     u32 shards_count;
     u32 rows_count;
 };
-static_assert(sizeof(Initialize) == 40);
 
 __device__ inline float uniform(u32 word, float bound) {
     const float unit = float(word >> 8) * (1.0f / (1 << 24));

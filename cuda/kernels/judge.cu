@@ -22,7 +22,6 @@ struct Sums {
         not_numbers += other.not_numbers;
     }
 };
-static_assert(sizeof(Sums) == 48);
 
 struct Judge {
     // [sample][head]
@@ -48,7 +47,6 @@ struct Judge {
     // Whether keys include the samples' weights.
     u32 weighted;
 };
-static_assert(sizeof(Judge) == 88);
 
 constexpr u32 JUDGE_THREADS = 256;
 

@@ -19,7 +19,6 @@ struct UpdateContext {
     u64 seed;
     float* storage;
 };
-static_assert(sizeof(UpdateContext) == 56);
 
 __device__ inline float* row_at(const UpdateContext& context, const Shard& shard, u32 row) {
     return context.storage + shard.words + u64(row - shard.base) * shard.row_words;

@@ -16,7 +16,6 @@ struct LookUpTask {
     u32 lanes;
     u32 each;
 };
-static_assert(sizeof(LookUpTask) == 16);
 
 struct LookUp {
     const float* tables;
@@ -31,7 +30,6 @@ struct LookUp {
     u32 samples;
     u32 stride;
 };
-static_assert(sizeof(LookUp) == 64);
 
 // A group's share of a task: the lane's first column, and the samples from `first` to before `last`, of which those
 // before `there` are in the batch.

@@ -21,7 +21,6 @@ struct Machine {
     u32 relu;
     u32 reserved;
 };
-static_assert(sizeof(Machine) == 56);
 
 // One warp per sample; a lane takes one element of all vectors.
 template <class T>

@@ -11,7 +11,6 @@ struct Mark {
     const u32* stop;
     u32* bits;
 };
-static_assert(sizeof(Mark) == 32);
 
 // Grid: any.
 extern "C" __global__ void __launch_bounds__(256) mark(const __grid_constant__ Mark p) {

@@ -23,7 +23,6 @@ struct Merge {
     u32 of_all;
     u32 reserved;
 };
-static_assert(sizeof(Merge) == 200);
 
 // Where the entries of a list start: one list per rank of this owner's own rows, then one per rank of the rows that
 // every rank stores.
@@ -60,7 +59,6 @@ struct Link {
     u32 ranks;
     u32 of_all;
 };
-static_assert(sizeof(Link) == 64);
 
 // Records for each row of the union where its gradients will be stored. Grid: x over entries, y over lists.
 extern "C" __global__ void __launch_bounds__(256) merge_link(const __grid_constant__ Link p) {

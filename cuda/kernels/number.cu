@@ -16,7 +16,6 @@ struct Number {
     u32 sources_width;
     u32 reserved;
 };
-static_assert(sizeof(Number) == 64);
 
 // Two words per thread, four threads per line, one block per group.
 constexpr u32 WORDS = 2;

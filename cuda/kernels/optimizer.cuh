@@ -36,7 +36,6 @@ struct Rule {
     float l1;
     float l2;
 };
-static_assert(sizeof(Rule) == 32);
 
 // Numbers of state per parameter; row-wise Adagrad keeps one per row instead.
 template <u32 KIND>

@@ -15,7 +15,6 @@ struct Pack {
     u32 count;
     u32 row_vectors;
 };
-static_assert(sizeof(Pack) == 32);
 
 // Grid: any.
 extern "C" __global__ void __launch_bounds__(256) pack(const __grid_constant__ Pack p) {

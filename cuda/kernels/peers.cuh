@@ -13,7 +13,6 @@ struct Flags {
     u64 aborted;
     u64 reserved[7];
 };
-static_assert(sizeof(Flags) == 128);
 
 // What waiting needs apart from the flags.
 struct Wait {
@@ -25,7 +24,6 @@ struct Wait {
     u32 rank;
     u32 ranks;
 };
-static_assert(sizeof(Wait) == 32);
 
 __device__ inline u64 load_acquire(const u64* address) {
     u64 value;

@@ -28,7 +28,6 @@ struct PooledFeature {
     // Where its ids start at an owner, among those of this rank.
     u32 part_ids;
 };
-static_assert(sizeof(PooledFeature) == 40);
 
 struct Pooling {
     const PooledFeature* features;
@@ -60,7 +59,6 @@ struct Pooling {
     u32 rank;
     u32 reserved;
 };
-static_assert(sizeof(Pooling) == 304);
 
 constexpr u32 POOLED_THREADS = 256;
 

@@ -30,7 +30,6 @@ struct RailLists {
     u32 of_all;
     u32 reserved;
 };
-static_assert(sizeof(RailLists) == 96);
 
 // Writes the lists. Grid: x over rows, y over nodes.
 extern "C" __global__ void __launch_bounds__(RAIL_THREADS) rail_lists(const __grid_constant__ RailLists p) {
@@ -65,7 +64,6 @@ struct RailMark {
     u32 node;
     u32 nodes;
 };
-static_assert(sizeof(RailMark) == 72);
 
 // Marks the received rows. Grid: x over rows, y over nodes.
 extern "C" __global__ void __launch_bounds__(RAIL_THREADS) rail_mark(const __grid_constant__ RailMark p) {
@@ -115,7 +113,6 @@ struct RailRows {
     // As for `RailLists`.
     u32 of_all;
 };
-static_assert(sizeof(RailRows) == 208);
 
 // Rows that a team handles at once: lane `i` has the data of row `i`.
 struct OwnRow {

@@ -41,7 +41,6 @@ struct Reduce {
     // Sums that a rank can have of rows that only one owner stores.
     u32 owned;
 };
-static_assert(sizeof(Reduce) == 160);
 
 __device__ inline bool stopped(const Reduce&) { return false; }
 

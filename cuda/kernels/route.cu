@@ -38,7 +38,6 @@ struct Segment {
     u32 passes;
     u32 digit_bits;
 };
-static_assert(sizeof(Segment) == 24);
 
 struct Route {
     const Feature* features;
@@ -97,7 +96,6 @@ struct Route {
     u32 nodes;
     u32 reserved;
 };
-static_assert(sizeof(Route) == 232);
 
 // Computes where each feature's look-ups start. Grid: one block.
 extern "C" __global__ void __launch_bounds__(FEATURES_MAX) route_begin(const __grid_constant__ Route p) {

@@ -27,7 +27,6 @@ struct Send {
     // Entries that a rank can have of rows that only one owner stores.
     u32 owned;
 };
-static_assert(sizeof(Send) == 128);
 
 // Four weights as stored: f32, or two words of the other types.
 __device__ inline float4 load_raw(const float* row, u32 column, u32 dtype) {

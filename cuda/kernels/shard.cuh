@@ -32,7 +32,6 @@ struct Shard {
     // Null, or for each of its rows the number in the table.
     const u32* listed;
 };
-static_assert(sizeof(Shard) == 96);
 
 // Elements of a row, with padding.
 __device__ inline u32 filled_dim(const Shard& shard) { return (shard.dim + VECTOR - 1) / VECTOR * VECTOR; }

@@ -30,7 +30,6 @@ struct SparseUpdate {
     u32 vectors;
     u32 reserved;
 };
-static_assert(sizeof(SparseUpdate) == 128);
 
 __device__ inline bool stopped(const SparseUpdate& p) { return *p.context.stop != 0; }
 

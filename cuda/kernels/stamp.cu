@@ -7,7 +7,6 @@ struct Stamp {
     u32 value;
     u32 reserved;
 };
-static_assert(sizeof(Stamp) == 16);
 
 // Grid: one thread.
 extern "C" __global__ void stamp(const __grid_constant__ Stamp p) {

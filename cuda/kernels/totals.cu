@@ -16,7 +16,6 @@ struct Totals {
     u32 samples;
     u32 reserved;
 };
-static_assert(sizeof(Totals) == 32);
 
 // Grid: one block per head.
 extern "C" __global__ void __launch_bounds__(TOTALS_THREADS) totals(const __grid_constant__ Totals p) {

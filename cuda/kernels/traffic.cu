@@ -17,7 +17,6 @@ struct RowRange {
     // 1 if every rank stores the rows, so that only their gradients are sent; else 0.
     u32 of_all;
 };
-static_assert(sizeof(RowRange) == 20);
 
 struct RowTraffic {
     // List by list, ascending within each, and where each list starts.
@@ -31,7 +30,6 @@ struct RowTraffic {
     // 1 if these messages contain what is counted here; else 0.
     u32 contained;
 };
-static_assert(sizeof(RowTraffic) == 48);
 
 constexpr u32 TRAFFIC_THREADS = 256;
 // Greater than the number of any row.

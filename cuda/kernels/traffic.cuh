@@ -15,7 +15,6 @@ struct LinkCounts {
     // Gradients of rows that every rank stores, and their keys.
     u64 reduced;
 };
-static_assert(sizeof(LinkCounts) == 32);
 
 // Adds to a counter. Kernels on different lanes may count at the same time.
 __device__ inline void add_to(u64& counter, u64 more) {

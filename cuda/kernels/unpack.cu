@@ -33,7 +33,6 @@ struct Ring {
     u32 begins_slot;
     u32 begins_column;
 };
-static_assert(sizeof(Ring) == 40);
 
 struct IdColumn {
     // Ids must be below this.
@@ -49,7 +48,6 @@ struct IdColumn {
     u32 index;
     u32 reserved;
 };
-static_assert(sizeof(IdColumn) == 32);
 
 // A stream of a block.
 struct Stream {
@@ -86,7 +84,6 @@ struct Index {
     // Of the block.
     u32 samples;
 };
-static_assert(sizeof(Index) == 56);
 
 // Finds where the bags of a newly arrived block start. Grid: one block per START_EVERY samples, times ragged columns.
 extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_index(const __grid_constant__ Index p) {
@@ -147,7 +144,6 @@ struct Unpack {
     u32 dense_f16;
     u32 reserved;
 };
-static_assert(sizeof(Unpack) == 168);
 
 __device__ inline const u8* block_of(const Unpack& p, uint2 row) { return p.ring.blocks + row.x * p.ring.block_bytes; }
 

@@ -26,7 +26,6 @@ struct SharedSquares {
     // Elements of a row over all shards.
     u32 dim;
 };
-static_assert(sizeof(SharedSquares) == 24);
 
 struct Update {
     UpdateContext context;
@@ -53,7 +52,6 @@ struct Update {
     // How often a row's squares are sent to other nodes.
     u32 forwards;
 };
-static_assert(sizeof(Update) == 192);
 
 // Rows that a team takes at a time.
 constexpr u32 UPDATE_ROWS = 4;

@@ -30,8 +30,6 @@ pub(crate) struct AllReduce {
     pub(crate) reserved: u32,
 }
 
-const _: () = assert!(size_of::<AllReduce>() == 328);
-
 impl AllReduce {
     /// Threads of a block.
     pub(crate) const THREADS: u32 = 512;

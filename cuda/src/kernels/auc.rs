@@ -185,7 +185,6 @@ pub struct TiesBinsWeights(pub Ties);
 
 const _: () = assert!(size_of::<KeysCount>() == 24 && size_of::<KeysSum>() == 24);
 const _: () = assert!(size_of::<KeysScatter>() == 40 && size_of::<Ties>() == 56);
-const _: () = assert!(size_of::<WeightsCount>() == 24);
 
 macro_rules! kernel {
     ($($kernel:ident = $threads:literal;)+) => {

@@ -25,8 +25,6 @@ pub struct Columns<T> {
     pub outputs_stride: u32,
 }
 
-const _: () = assert!(size_of::<Columns<f32>>() == 40);
-
 impl<T> Columns<T> {
     /// Number of pieces for this many samples.
     pub const fn pieces(samples: u32) -> u32 {
@@ -58,8 +56,6 @@ pub struct Total {
     /// Columns.
     pub columns: u32,
 }
-
-const _: () = assert!(size_of::<Total>() == 24);
 
 impl Total {
     /// Blocks.

@@ -66,5 +66,3 @@ impl Feature {
     /// Instead of a key: the set of rows that every rank stores has no row of the table.
     pub const UNLISTED: u32 = u32::MAX;
 }
-
-const _: () = assert!(size_of::<Feature>() == 64);

@@ -28,8 +28,6 @@ pub struct Cross<T> {
     pub input_stride: u32,
 }
 
-const _: () = assert!(size_of::<Cross<f32>>() == 56);
-
 /// Number of pieces for this many samples.
 const fn pieces(samples: u32) -> u32 {
     samples.div_ceil(256)
@@ -73,8 +71,6 @@ pub struct CrossGradient<T> {
     /// 0.
     pub reserved: u32,
 }
-
-const _: () = assert!(size_of::<CrossGradient<f32>>() == 56);
 
 impl<T> CrossGradient<T> {
     /// Number of pieces for this many samples.
@@ -126,8 +122,6 @@ pub struct CrossFirst<T> {
 
 /// The most layers that [`CrossFirst`] takes.
 pub const CROSS_LAYERS: usize = 4;
-
-const _: () = assert!(size_of::<CrossFirst<f32>>() == 136);
 
 impl<T> CrossFirst<T> {
     /// Blocks.

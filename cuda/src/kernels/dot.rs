@@ -38,8 +38,6 @@ pub struct Dot<T> {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Dot<f32>>() == 64);
-
 /// The forward pass to fp8: its results are rounded to bf16 and then to fp8, and only the latter are written.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -59,8 +57,6 @@ pub struct DotFp8 {
     /// 1 if the transposed matrix is written and the largest magnitude is recorded, else 0.
     pub learns: u32,
 }
-
-const _: () = assert!(size_of::<DotFp8>() == 96);
 
 /// Tables on this GPU, of which each vector of a sample but the first is a row.
 #[repr(C)]

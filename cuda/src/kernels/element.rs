@@ -72,8 +72,6 @@ pub struct Rate {
     pub root_correction: f32,
 }
 
-const _: () = assert!(size_of::<Rate>() == 8);
-
 /// What a step needs apart from its batch.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
@@ -87,8 +85,6 @@ pub struct Step {
     /// For the dense parameters.
     pub dense: Rate,
 }
-
-const _: () = assert!(size_of::<Step>() == 24);
 
 impl Pointer<Step> {
     /// The address of the dense parameters' rate.

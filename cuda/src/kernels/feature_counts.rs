@@ -22,8 +22,6 @@ pub struct FeatureCounts {
     pub sample_bits: u32,
 }
 
-const _: () = assert!(size_of::<FeatureCounts>() == 32);
-
 // SAFETY: `feature_counts.cu` has the same struct.
 unsafe impl Kernel for FeatureCounts {
     const ID: Id = Family::FeatureCounts.variant([]);

@@ -41,8 +41,6 @@ pub struct Fp8CrossFirst {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Fp8CrossFirst>() == 200);
-
 impl Fp8CrossFirst {
     /// Blocks.
     pub fn grid(&self) -> (u32, u32) {

@@ -23,8 +23,6 @@ pub struct Fp8Scaling {
     pub history: [f32; Fp8Scaling::HISTORY],
 }
 
-const _: () = assert!(size_of::<Fp8Scaling>() == 80);
-
 impl Fp8Scaling {
     /// Number of recorded steps.
     pub const HISTORY: usize = 16;

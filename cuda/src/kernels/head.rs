@@ -70,8 +70,6 @@ pub struct Head<T> {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Head<f32>>() == 168);
-
 impl<T> Head<T> {
     /// The most heads, limited by shared memory.
     pub const HEADS_MAX: usize = 64;

@@ -30,8 +30,6 @@ pub struct Machine<T> {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Machine<f32>>() == 56);
-
 /// Computes terms from vectors. Grid: any; it loops over the samples.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]

@@ -18,8 +18,6 @@ pub struct Mark {
     pub bits: Pointer<u32>,
 }
 
-const _: () = assert!(size_of::<Mark>() == 32);
-
 // SAFETY: `mark.cu` has the same struct.
 unsafe impl Kernel for Mark {
     const ID: Id = Family::Mark.variant([]);

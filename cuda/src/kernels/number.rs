@@ -37,8 +37,6 @@ unsafe impl Kernel for Groups {
     const THREADS: u32 = 1024;
 }
 
-const _: () = assert!(size_of::<Number>() == 64);
-
 // SAFETY: `number.cu` has the same struct.
 unsafe impl Kernel for Number {
     const ID: Id = Family::Number.variant([]);

@@ -62,5 +62,3 @@ impl Rule {
         Self { kind: kind as u32, ..Self::zeroed() }
     }
 }
-
-const _: () = assert!(size_of::<Rule>() == 32);

@@ -27,8 +27,6 @@ impl Pack {
     pub const VECTOR: usize = 4;
 }
 
-const _: () = assert!(size_of::<Pack>() == 32);
-
 // SAFETY: `pack.cu` has the same struct.
 unsafe impl Kernel for Pack {
     const ID: Id = Family::Pack.variant([]);

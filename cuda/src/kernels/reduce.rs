@@ -47,8 +47,6 @@ pub struct Reduce<T> {
     pub owned: u32,
 }
 
-const _: () = assert!(size_of::<Reduce<f32>>() == 160);
-
 impl<T> Reduce<T> {
     /// Elements of `parts`.
     pub fn parts_len(room: usize, vectors: usize) -> usize {

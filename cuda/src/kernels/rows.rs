@@ -34,8 +34,6 @@ pub struct Send<T> {
     pub owned: u32,
 }
 
-const _: () = assert!(size_of::<Send<f32>>() == 128);
-
 impl<T: Element> Send<T> {
     /// Enqueues it. Grid: x over entries, any number of blocks; y over ranks, plus one if there are rows that every
     /// rank stores.

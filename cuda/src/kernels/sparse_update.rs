@@ -35,8 +35,6 @@ pub struct SparseUpdate<T> {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<SparseUpdate<f32>>() == 128);
-
 impl<T> SparseUpdate<T> {
     /// The most vectors of four elements per row.
     pub const VECTORS_MAX: u32 = team::VECTORS_MAX;

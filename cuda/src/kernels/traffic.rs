@@ -57,7 +57,6 @@ pub struct RowTraffic {
 }
 
 const _: () = assert!(size_of::<LinkCounts>() == 32 && size_of::<RowRange>() == 20);
-const _: () = assert!(size_of::<RowTraffic>() == 48);
 
 // SAFETY: `traffic.cu` has the same struct.
 unsafe impl Kernel for RowTraffic {

@@ -25,8 +25,6 @@ pub struct Ring {
     pub begins_column: u32,
 }
 
-const _: () = assert!(size_of::<Ring>() == 40);
-
 /// A categorical column, in blocks and in batches.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -47,8 +45,6 @@ pub struct IdColumn {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<IdColumn>() == 32);
-
 /// Finds where the bags of a newly arrived block start. Grid: see [`Index::grid`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -62,8 +58,6 @@ pub struct Index {
     /// The block's samples.
     pub samples: u32,
 }
-
-const _: () = assert!(size_of::<Index>() == 56);
 
 impl Index {
     /// Grid for this many ragged columns.
@@ -125,8 +119,6 @@ pub struct Unpack {
     /// 0.
     pub reserved: u32,
 }
-
-const _: () = assert!(size_of::<Unpack>() == 168);
 
 const UNPACK_THREADS: u32 = 256;
 /// Dense columns of a thread block.
