@@ -5,7 +5,7 @@ use half::bf16;
 use super::memory::scattered;
 use super::{Links, MeasuringRank, Sum};
 use crate::communication::{AllReduce, PeerBarrier, SharedBuffer};
-use crate::kernels::{self, Rule, RuleKind, Send, Shard};
+use crate::kernels::{self, Rule, Send, Shard};
 use crate::runtime::{Buffer, Pointer, Result};
 
 /// Rows per GPU, elements per row, and rows that a GPU sends to another one.
@@ -54,7 +54,7 @@ impl Rows {
         let (device, ranks) = (rank.device(), rank.peers.ranks());
         let shard = Shard {
             words: 0,
-            rule: Rule::of(RuleKind::Sgd),
+            rule: Rule::sgd(),
             base: 0,
             rows: ROWS as u32,
             row_words: DIM as u32,

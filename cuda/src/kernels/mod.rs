@@ -99,7 +99,7 @@ pub(crate) use matmul::{
 };
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
-pub use optimizer::{Dtype, Rule, RuleKind};
+pub use optimizer::{Dtype, Rule};
 pub use pack::Pack;
 pub use pooled::{PooledFeature, Pooling};
 pub use rails::{RAIL_HEADER, RailLists, RailMark, RailRows};

@@ -14,31 +14,11 @@ pub enum Dtype {
     Fp16,
 }
 
-/// The kinds of update rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum RuleKind {
-    /// Plain gradient descent.
-    Sgd,
-    /// With momentum.
-    Momentum,
-    /// With Nesterov's momentum.
-    Nesterov,
-    /// Adagrad with one accumulator per element.
-    Adagrad,
-    /// Adagrad with one accumulator per row.
-    RowwiseAdagrad,
-    /// Adam.
-    Adam,
-    /// FTRL-Proximal.
-    Ftrl,
-}
-
 /// A rule with its settings; settings that it does not have are 0.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 pub struct Rule {
-    /// A [`RuleKind`].
+    /// A `RuleKind` of `optimizer.cuh`.
     pub kind: u32,
     /// Factor of the weight that is added to its gradient.
     pub weight_decay: f32,
@@ -57,8 +37,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule without settings.
-    pub fn of(kind: RuleKind) -> Self {
-        Self { kind: kind as u32, ..Self::zeroed() }
+    /// Plain gradient descent, which is the first kind and has no settings.
+    pub fn sgd() -> Self {
+        Self::zeroed()
     }
 }
