@@ -65,7 +65,7 @@ pub use file::JobFile;
 pub use guard::{Guard, IdPolicy, NonFinite};
 pub use metrics::{ListenAddress, Metrics};
 pub use model::*;
-pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
+pub use optimizer::*;
 pub use rankine_base::document::{Conflict, Problem};
 pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 pub use settings::{Kind, Settings};

@@ -36,15 +36,15 @@ job.toml:22:1: missing key `batch_size` in [train]
    | ^^^^^^^",
         ),
         (
-            "kind = \"adagrad\"",
-            "kind = \"adagard\"",
+            "batch_size = 512",
+            "batch_size = 512\n[embedding]\ndtype = \"bf61\"",
             "\
-job.toml:18:8: unknown value `adagard` for `optimizer.sparse.kind`
+job.toml:25:9: unknown value `bf61` for `embedding.dtype`
    |
-18 | kind = \"adagard\"
-   |        ^^^^^^^^^
-   = did you mean `adagrad`?
-   = known values: sgd, momentum, adagrad, rowwise-adagrad, adam, ftrl",
+25 | dtype = \"bf61\"
+   |         ^^^^^^
+   = did you mean `bf16`?
+   = known values: fp32, bf16, fp16",
         ),
         (
             "learning_rate = 24",
