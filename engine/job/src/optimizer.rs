@@ -183,11 +183,9 @@ kinds! {
         Ftrl "ftrl";
 }
 
-/// The settings of an optimizer, of whatever kind.
+/// An optimizer but for its rates, which all kinds have.
 struct OptimizerParts {
     name: &'static str,
-    learning_rate: NonNegative,
-    weight_decay: NonNegative,
     rule: UpdateRule,
     /// The keys that only this kind has, with their values in TOML.
     own: Vec<(&'static str, String)>,
@@ -196,16 +194,14 @@ struct OptimizerParts {
 impl Optimizer {
     fn parts(&self) -> OptimizerParts {
         let number = |value: f64| format!("{value:?}");
-        let (name, learning_rate, weight_decay, rule, own) = match *self {
-            Self::Sgd(Sgd { learning_rate, weight_decay }) => {
-                (Sgd::NAME, learning_rate, weight_decay, UpdateRule::Sgd, Vec::new())
-            }
-            Self::Momentum(Momentum { learning_rate, weight_decay, momentum, nesterov }) => {
+        let (name, rule, own) = match *self {
+            Self::Sgd(Sgd { learning_rate: _, weight_decay: _ }) => (Sgd::NAME, UpdateRule::Sgd, Vec::new()),
+            Self::Momentum(Momentum { learning_rate: _, weight_decay: _, momentum, nesterov }) => {
                 let rule = UpdateRule::Momentum { momentum: momentum.get() as f32, nesterov };
                 let own = vec![("momentum", number(momentum.get())), ("nesterov", nesterov.to_string())];
-                (Momentum::NAME, learning_rate, weight_decay, rule, own)
+                (Momentum::NAME, rule, own)
             }
-            Self::Adagrad(Adagrad { learning_rate, weight_decay, initial_accumulator, epsilon }) => {
+            Self::Adagrad(Adagrad { learning_rate: _, weight_decay: _, initial_accumulator, epsilon }) => {
                 let rule = UpdateRule::Adagrad {
                     initial_accumulator: initial_accumulator.get() as f32,
                     epsilon: epsilon.get() as f32,
@@ -214,11 +210,11 @@ impl Optimizer {
                     ("initial_accumulator", number(initial_accumulator.get())),
                     ("epsilon", number(epsilon.get())),
                 ];
-                (Adagrad::NAME, learning_rate, weight_decay, rule, own)
+                (Adagrad::NAME, rule, own)
             }
             Self::RowwiseAdagrad(RowwiseAdagrad {
-                learning_rate,
-                weight_decay,
+                learning_rate: _,
+                weight_decay: _,
                 initial_accumulator,
                 epsilon,
             }) => {
@@ -230,9 +226,9 @@ impl Optimizer {
                     ("initial_accumulator", number(initial_accumulator.get())),
                     ("epsilon", number(epsilon.get())),
                 ];
-                (RowwiseAdagrad::NAME, learning_rate, weight_decay, rule, own)
+                (RowwiseAdagrad::NAME, rule, own)
             }
-            Self::Adam(Adam { learning_rate, weight_decay, beta1, beta2, epsilon }) => {
+            Self::Adam(Adam { learning_rate: _, weight_decay: _, beta1, beta2, epsilon }) => {
                 let rule = UpdateRule::Adam {
                     beta1: beta1.get() as f32,
                     beta2: beta2.get() as f32,
@@ -243,17 +239,17 @@ impl Optimizer {
                     ("beta2", number(beta2.get())),
                     ("epsilon", number(epsilon.get())),
                 ];
-                (Adam::NAME, learning_rate, weight_decay, rule, own)
+                (Adam::NAME, rule, own)
             }
-            Self::Ftrl(Ftrl { learning_rate, weight_decay, beta, l1, l2 }) => {
+            Self::Ftrl(Ftrl { learning_rate: _, weight_decay: _, beta, l1, l2 }) => {
                 let rule =
                     UpdateRule::Ftrl { beta: beta.get() as f32, l1: l1.get() as f32, l2: l2.get() as f32 };
                 let own =
                     vec![("beta", number(beta.get())), ("l1", number(l1.get())), ("l2", number(l2.get()))];
-                (Ftrl::NAME, learning_rate, weight_decay, rule, own)
+                (Ftrl::NAME, rule, own)
             }
         };
-        OptimizerParts { name, learning_rate, weight_decay, rule, own }
+        OptimizerParts { name, rule, own }
     }
 
     /// Returns the name in a job file.
@@ -261,28 +257,39 @@ impl Optimizer {
         self.parts().name
     }
 
+    /// The learning rate and the weight decay. Each step asks for them, so nothing else is made here.
+    fn rates(&self) -> [f64; 2] {
+        let (Self::Sgd(Sgd { learning_rate, weight_decay })
+        | Self::Momentum(Momentum { learning_rate, weight_decay, .. })
+        | Self::Adagrad(Adagrad { learning_rate, weight_decay, .. })
+        | Self::RowwiseAdagrad(RowwiseAdagrad { learning_rate, weight_decay, .. })
+        | Self::Adam(Adam { learning_rate, weight_decay, .. })
+        | Self::Ftrl(Ftrl { learning_rate, weight_decay, .. })) = self;
+        [learning_rate.get(), weight_decay.get()]
+    }
+
     /// Returns the learning rate, before the schedule.
     pub fn learning_rate(&self) -> f64 {
-        self.parts().learning_rate.get()
+        self.rates()[0]
     }
 
     /// Returns the weight decay.
     pub fn weight_decay(&self) -> f64 {
-        self.parts().weight_decay.get()
+        self.rates()[1]
     }
 
     /// Returns the rule of the update, with its rate and weight decay.
     pub fn rule(&self) -> rankine_embedding::Optimizer {
-        let OptimizerParts { learning_rate, weight_decay, rule, .. } = self.parts();
-        let weight_decay = weight_decay.get() as f32;
-        rankine_embedding::Optimizer { rule, learning_rate: learning_rate.get(), weight_decay }
+        let [learning_rate, weight_decay] = self.rates();
+        let weight_decay = weight_decay as f32;
+        rankine_embedding::Optimizer { rule: self.parts().rule, learning_rate, weight_decay }
     }
 
     /// Returns all keys of a job file but the kind, with their values in TOML.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let OptimizerParts { learning_rate, weight_decay, own, .. } = self.parts();
+        let [learning_rate, weight_decay] = self.rates();
         let rates = [("learning_rate", learning_rate), ("weight_decay", weight_decay)];
-        rates.map(|(key, value)| (key, format!("{:?}", value.get()))).into_iter().chain(own)
+        rates.map(|(key, value)| (key, format!("{value:?}"))).into_iter().chain(self.parts().own)
     }
 }
 

@@ -15,7 +15,6 @@ pub(in crate::training) struct RankAssignment {
     pub(in crate::training) processes: ProcessGroup,
     pub(in crate::training) topology: Topology,
     /// The GPU of each rank here, numbered as the driver numbers those that the process sees.
-    #[allow(dead_code, reason = "only GPU builds use it")]
     pub(in crate::training) gpus: Vec<usize>,
 }
 
