@@ -147,25 +147,11 @@ impl From<TrainError> for CommandError {
             TrainError::Data(error) => error.into(),
             TrainError::Saved(error) => error.into(),
             TrainError::Checkpoint(error) => error.into(),
-            TrainError::InitialModel(error) => {
-                Self::new(error.blame().into(), TrainError::InitialModel(error))
-            }
             TrainError::Interrupted { .. } | TrainError::NotBegun { .. } => Self::new(Exit::Resumable, error),
-            TrainError::Refused { blame, .. } => Self::new(blame.into(), error),
-            TrainError::Conflicts(_)
-            | TrainError::RunDir { .. }
-            | TrainError::Unresumable { .. }
-            | TrainError::Device(_)
-            | TrainError::Memory(_)
-            | TrainError::Placement(_)
-            | TrainError::Threads { .. }
-            | TrainError::Assignment(_)
-            | TrainError::Disagreement(_)
-            | TrainError::Bench(_) => Self::new(Exit::Usage, error),
             TrainError::Processes(error) => error.into(),
             TrainError::Ended { error, .. } => Self::new(Self::from(*error).exit(), words),
             TrainError::Missed { .. } => Self::new(Exit::Lost, error),
-            _ => Self::new(Exit::Failed, error),
+            error => Self::new(error.blame().into(), error),
         }
     }
 }

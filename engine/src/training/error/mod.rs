@@ -255,7 +255,8 @@ impl TrainError {
     }
 
     /// Who has to act before training can start.
-    pub(crate) fn blame(&self) -> Blame {
+    #[doc(hidden)]
+    pub fn blame(&self) -> Blame {
         match self {
             Self::Checkpoint(error) => error.blame(),
             Self::Ended { error, .. } => error.blame(),
