@@ -17,7 +17,7 @@ use rankine_model::overlap::Overlaps;
 /// A model that is to be created, and the GPUs for it.
 #[derive(Debug, Clone)]
 pub struct ModelSetup {
-    /// The model, which [`super::refusals`] must accept.
+    /// The model, which [`super::OpenGpus::refusals`] must accept.
     pub model: Model,
     /// The seed of the initial weights.
     pub seed: u64,
