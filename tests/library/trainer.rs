@@ -364,7 +364,8 @@ fn a_request_to_stop_saves_a_checkpoint() {
     let options = TrainerOptions { stop: Some(stop.clone()), ..options(&place, "run", Start::New) };
     let mut trainer = Trainer::start(&job(&place, &[]), options, ()).unwrap();
     let batches = batches(&job(&place, &[]));
-    push(&mut trainer, &batches[0]).unwrap();
+    // Two steps: the second one starts where the first one ended.
+    batches[..2].iter().for_each(|batch| push(&mut trainer, batch).unwrap());
     stop.ask();
     let failed = batches.iter().cycle().find_map(|batch| push(&mut trainer, batch).err()).unwrap();
     let TrainerError::Train(TrainError::Interrupted { step, run, .. }) = failed else { panic!("{failed}") };
