@@ -120,6 +120,8 @@ impl MeasuringRank {
     /// Returns the seconds per enqueued operation out of `count`, of the slowest rank. All ranks start at once; those
     /// that do not `take_part` wait.
     fn seconds(&self, count: usize, take_part: bool, enqueue: impl Fn(&Lane) -> Result<()>) -> Result<f64> {
+        // Ranks on one GPU: freeing memory or closing a library on another thread would break the capture.
+        self.peers.gather(0_u8)?;
         let mut graph = Graph::capture(&self.lane, || {
             if take_part { (0..count).try_for_each(|_| enqueue(&self.lane)) } else { Ok(()) }
         })?;
