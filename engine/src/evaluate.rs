@@ -164,7 +164,15 @@ impl<'a> Evaluations<'a> {
             Samples::Rows => self.evaluate_rows(observer),
         })?;
         let (step, seconds) = (self.model.steps(), began.elapsed().as_secs_f64());
-        observer.observe(Event::Evaluated { step, part, set: None, averaged: false, seconds, heads: &heads });
+        observer.observe(Event::Evaluated {
+            step,
+            part,
+            set: None,
+            samples: None,
+            averaged: false,
+            seconds,
+            heads: &heads,
+        });
         let auc_achievable = match &set.0 {
             // The achievable AUC is that of the evaluation part.
             Samples::Dataset(dataset) => dataset.auc_achievable().filter(|_| part == Part::Eval),

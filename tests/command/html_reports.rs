@@ -33,7 +33,11 @@ fn a_report_has_the_results_of_its_runs() {
         assert_eq!(view["state"], "finished");
         assert_eq!(view["progress"]["step"], summary["train"]["steps"]);
         assert_eq!(view["progress"]["samples"], summary["train"]["samples"]);
-        assert_eq!(view["evaluation"][0]["auc"], summary["eval"]["auc"]);
+        let evaluation = &view["evaluations"][0];
+        assert_eq!(
+            (&evaluation["name"], &evaluation["heads"][0]["auc"]),
+            (&"evaluation".into(), &summary["eval"]["auc"])
+        );
         assert!(!view["series"]["loss"]["steps"].as_array().unwrap().is_empty());
     }
     assert!(html.len() < 500_000, "{}", html.len());

@@ -22,7 +22,7 @@ fn a_training_says_what_it_trains_and_saves_and_where_it_resumes() {
     // The AUC is that of the last evaluation.
     let eval = &summary(&place, "run")["eval"];
     let [auc, log_loss] = ["auc", "log_loss"].map(|key| eval[key].as_f64().expect("a number"));
-    let evaluated = format!("\nstep 6: AUC {auc:.5}, log loss {log_loss:.5}\n");
+    let evaluated = format!("\nstep 6: evaluation: AUC {auc:.5}, log loss {log_loss:.5}\n");
     // 113 rows of 4 numbers. Layers of 4 to 16 to 4, and, from 21 products of 7 vectors and the dense vector, of 25 to
     // 16 to 1, with biases.
     first.says(&[
@@ -38,7 +38,7 @@ fn a_training_says_what_it_trains_and_saves_and_where_it_resumes() {
     fs::remove_file(place.path("run/summary.json")).expect("the run was complete");
     let resumed = train(&place, &job, &[&sets[..], &["--resume"]].concat()).with(SUCCESS);
     let from = format!("resuming after step 4 from {}", place.word("run/checkpoints/step-4"));
-    let shown = format!("  AUC {auc:.5}  ");
+    let shown = format!("  evaluation AUC {auc:.5}  ");
     resumed.says(&[
         &*from,
         "\ntraining 768/1300 samples  ",

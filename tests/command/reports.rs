@@ -79,7 +79,9 @@ fn a_training_prints_its_summary() {
             )
         };
         let expected = format!(
-            "{}{exchanged}trained             3000 samples in {:.1} s, {:.0} samples/s\nrun                 {}\n",
+            "evaluated on        the evaluation part\n\
+             {}{exchanged}trained             3000 samples in {:.1} s, {:.0} samples/s\n\
+             run                 {}\n",
             metrics_text(&summary["eval"]),
             number(&summary, "/train/seconds"),
             number(&summary, "/train/samples_per_second"),

@@ -242,10 +242,54 @@ fn checkpoints(place: &Place, name: &str) -> Vec<u64> {
 }
 
 /// The evaluations in the log of a run: their steps, and whether the held-out samples were evaluated.
-fn evaluations_logged(place: &Place, name: &str) -> Vec<(u64, bool)> {
-    let lines = json_lines(&run_paths::metrics(&place.path(name)));
-    let evaluations = lines.iter().filter(|line| line["kind"] == "eval");
-    evaluations.map(|line| (line["step"].as_u64().unwrap(), line["part"] == "validation")).collect()
+fn evaluations_logged(place: &Place, name: &str) -> Vec<serde_json::Value> {
+    let mut lines = json_lines(&run_paths::metrics(&place.path(name)));
+    lines.retain(|line| line["kind"] == "eval" || line["kind"] == "early_stopping");
+    for line in lines.iter_mut().filter_map(serde_json::Value::as_object_mut) {
+        line.retain(|key, _| key != "time" && key != "seconds");
+    }
+    lines
+}
+
+/// The checksums of the samples that a run was evaluated on: of the validation set, and of the evaluation part.
+fn evaluated(place: &Place, name: &str) -> [Option<String>; 2] {
+    let lines = evaluations_logged(place, name);
+    ["validation", "eval"].map(|part| {
+        let is_on = |line: &&serde_json::Value| {
+            line["kind"] == "eval" && line.get("part").is_none_or(|part| part == "eval") == (part == "eval")
+        };
+        let found: Vec<_> = lines.iter().filter(is_on).map(|line| &line["samples_checksum"]).collect();
+        assert!(found.iter().all(|one| one == &found[0] && one.is_string()), "{found:?}");
+        found.first().map(|checksum| checksum.as_str().unwrap().to_owned())
+    })
+}
+
+#[test]
+fn evaluations_have_equal_checksums_if_and_only_if_their_samples_are_equal() {
+    let (place, _) = data();
+    let sets = ["train.epochs=1", VALIDATION];
+    let copied = |name: &str, change: fn(Part, &mut Samples)| {
+        copy(&Dataset::open(&place.path("data")).unwrap(), &place.path(name), change);
+        format!("data.dir='{}'", place.word(name))
+    };
+    trained(&place, "first", &sets);
+    let [validation, eval] = evaluated(&place, "first");
+    assert!(validation.is_some() && eval.is_some() && validation != eval, "{validation:?} {eval:?}");
+
+    // Another model, and another folder.
+    let elsewhere = copied("copied", |_, _| ());
+    trained(&place, "copy", &[&sets[..], &[&elsewhere, "seed=7"]].concat());
+    assert_eq!(evaluated(&place, "copy"), [validation.clone(), eval.clone()]);
+    // Other samples held out; none; and other labels.
+    trained(&place, "split", &[&sets[..], &["train.validation='random:0.2:4'"]].concat());
+    let [other, same] = evaluated(&place, "split");
+    assert!(other.is_some() && other != validation && same == eval);
+    trained(&place, "none", &[&sets[..], &["train.validation='none'"]].concat());
+    assert_eq!(evaluated(&place, "none"), [None, eval.clone()]);
+    let flipped = copied("flipped", flip_eval_labels);
+    trained(&place, "flip", &[&sets[..], &[&flipped]].concat());
+    let [same, other] = evaluated(&place, "flip");
+    assert!(same == validation && other.is_some() && other != eval);
 }
 
 #[test]

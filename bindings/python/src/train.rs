@@ -83,14 +83,16 @@ impl<F: FnMut(Value) + Send> Observer for Events<F> {
             Event::Report(Report { progress, ids_out_of_range, .. }) => {
                 record([("kind", json!("train")), ("ids_out_of_range", json!(ids_out_of_range))], &progress)
             }
-            Event::Evaluated { step, part, set, averaged, seconds, heads } => {
+            Event::Evaluated { step, part, set, samples, averaged, seconds, heads } => {
                 let mut fields =
                     vec![("kind", json!("eval")), ("step", json!(step)), ("seconds", json!(seconds))];
                 fields.extend((part != Part::Eval).then(|| ("part", json!(part))));
                 fields.extend(set.map(|set| ("set", json!(set))));
+                fields.push(("samples_checksum", json!(samples)));
                 fields.extend(averaged.then(|| ("averaged", json!(true))));
                 record(fields, &EvalMetrics::from(heads))
             }
+            Event::Judged(progress) => record([("kind", json!("early_stopping"))], &progress),
             event => match event.warning() {
                 Some(text) => json!({ "kind": "warning", "text": text }),
                 None => return,

@@ -25,6 +25,7 @@ const REST_COLUMNS: usize = 47;
 #[derive(Debug)]
 pub(crate) struct Progress {
     pace: Arc<Mutex<Pace>>,
+    unit: &'static str,
     began: Instant,
     view: View,
     /// Where it is exported.
@@ -35,7 +36,7 @@ pub(crate) struct Progress {
 enum View {
     Nothing,
     Bar(ProgressBar),
-    Lines { what: String, unit: &'static str, last: Instant },
+    Lines { what: String, last: Instant },
 }
 
 /// The amount of work done, and the time it took. Bars and lines show the mean rate of the whole work so far, and the
@@ -68,11 +69,11 @@ impl Progress {
         let view = if quiet {
             View::Nothing
         } else if io::stderr().is_terminal() {
-            View::Bar(bar(what, unit, total, &pace))
+            View::Bar(new_bar(what, unit, total, &pace))
         } else {
-            View::Lines { what: what.to_owned(), unit, last: began }
+            View::Lines { what: what.to_owned(), last: began }
         };
-        Self { pace, began, view, task: None }
+        Self { pace, unit, began, view, task: None }
     }
 
     /// Creates a progress that is exported as a task, too, if there is a monitor.
@@ -102,9 +103,22 @@ impl Progress {
         }
         match &mut self.view {
             View::Nothing => (),
-            View::Bar(bar) => bar.set_position(done),
+            View::Bar(bar) => {
+                if bar.is_finished() {
+                    let total = bar.length().unwrap_or_default();
+                    *bar = new_bar(&bar.prefix(), self.unit, total, &self.pace).with_position(done);
+                }
+                bar.set_position(done);
+            }
             View::Lines { last, .. } if last.elapsed() < LINE_EVERY => (),
             View::Lines { .. } => self.print(""),
+        }
+    }
+
+    /// Removes the bar until more is done: a terminal shows one bar at a time.
+    pub(crate) fn hide(&self) {
+        if let View::Bar(bar) = &self.view {
+            bar.finish_and_clear();
         }
     }
 
@@ -147,7 +161,8 @@ impl Progress {
 
     fn print(&mut self, message: &str) {
         let pace = *lock(&self.pace);
-        let View::Lines { what, unit, last } = &mut self.view else { return };
+        let View::Lines { what, last } = &mut self.view else { return };
+        let unit = self.unit;
         *last = Instant::now();
         let Pace { done, total, .. } = pace;
         let space = if message.is_empty() { "" } else { "  " };
@@ -183,7 +198,7 @@ fn fitting(room: usize, mut text: String, more: &[String]) -> String {
 }
 
 /// Returns the width of the terminal of stderr.
-fn columns() -> usize {
+pub(crate) fn columns() -> usize {
     const DEFAULT: usize = 80;
     let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col);
     if columns == 0 { DEFAULT } else { usize::from(columns) }
@@ -193,7 +208,7 @@ fn lock(pace: &Mutex<Pace>) -> MutexGuard<'_, Pace> {
     pace.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn bar(what: &str, unit: &str, total: u64, pace: &Arc<Mutex<Pace>>) -> ProgressBar {
+fn new_bar(what: &str, unit: &str, total: u64, pace: &Arc<Mutex<Pace>>) -> ProgressBar {
     let target = ProgressDrawTarget::term_like_with_hz(Box::new(Screen::default()), FRAMES_PER_SECOND);
     let bar = ProgressBar::with_draw_target(Some(total), target);
     let bytes = unit == "bytes";

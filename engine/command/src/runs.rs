@@ -8,23 +8,26 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use rankine_base::sealed::Checksum;
 use rankine_engine::run_paths;
 use rankine_views::report::{self, DeviceView, RunView};
 use serde::Serialize;
 
 use super::table::TextTable;
-use super::{CommandError, Exit, output};
+use super::{CommandError, Exit, output, progress};
 
 /// List the runs of a folder, and compare them
 ///
-/// A run is a folder with a job.toml. The AUC and the log loss are those of the first head at the last evaluation;
-/// samples/s is the rate of the whole training, and for an unfinished run that since its last report. A run whose files
-/// are damaged is listed with the error.
+/// A run is a folder with a job.toml. The AUC and the log loss are the first head's at the last evaluation, on the
+/// samples that the column "on" names: the evaluation part, or the validation set until that is evaluated. Only runs
+/// with the same samples can be compared; if runs have different ones, these are numbered. samples/s is the rate of the
+/// whole training, and of an unfinished run the rate since its last report. A run whose files are damaged is listed
+/// with the error.
 ///
-/// --csv and --json print one record per run with these fields: run (the folder), name, state (finished, unfinished or
-/// damaged), device, precision, ranks, steps, samples, auc, log_loss, samples_per_second, started (UTC) and error.
-/// Unknown values are empty in CSV and null in JSON. --settings adds a column per setting to CSV, with the setting's
-/// name, and an object `settings` to JSON.
+/// --csv and --json print one record per run with these fields: run (the folder), name, state (training, finished,
+/// unfinished or damaged), device, precision, ranks, steps, samples, on, samples_checksum (equal for equal samples),
+/// auc, log_loss, samples_per_second, started (UTC) and error. Unknown values are empty in CSV and null in JSON.
+/// --settings adds a column per setting to CSV, with the setting's name, and an object `settings` to JSON.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -84,6 +87,8 @@ struct Row {
     ranks: Option<usize>,
     steps: Option<u64>,
     samples: Option<u64>,
+    on: Option<String>,
+    samples_checksum: Option<Checksum>,
     auc: Option<f64>,
     log_loss: Option<f64>,
     samples_per_second: Option<f64>,
@@ -114,7 +119,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         tracing::info!("no runs in {}: `rankine train` writes one", args.dir.display());
         return Ok(());
     }
-    output::text(Listing { rows: &rows, settings: &differing })
+    output::text(Listing { rows: &rows, settings: &differing, columns: progress::columns() })
 }
 
 /// The run folders in a folder, and the folder itself if it is one.
@@ -154,9 +159,10 @@ impl Row {
     }
 
     fn of(run: String, name: String, view: RunView) -> Self {
-        let RunView { state, started, device, progress, evaluation, settings, .. } = view;
+        let RunView { state, started, device, progress, evaluations, settings, .. } = view;
         let DeviceView { kind, precision, ranks, .. } = device;
-        let first = evaluation.first();
+        let result = evaluations.result();
+        let first = result.and_then(|result| result.heads.first());
         Self {
             run,
             name,
@@ -166,6 +172,8 @@ impl Row {
             ranks,
             steps: Some(progress.step),
             samples: Some(progress.samples),
+            on: result.map(|result| result.name.clone()),
+            samples_checksum: result.and_then(|result| result.samples_checksum),
             auc: first.and_then(|head| head.auc),
             log_loss: first.and_then(|head| head.log_loss),
             samples_per_second: progress.samples_per_second,
@@ -224,7 +232,7 @@ fn differing(rows: &[Row]) -> BTreeSet<String> {
 }
 
 fn csv(rows: &[Row], settings: &BTreeSet<String>) -> Result<String, CommandError> {
-    const FIELDS: [&str; 13] = [
+    const FIELDS: [&str; 15] = [
         "run",
         "name",
         "state",
@@ -233,6 +241,8 @@ fn csv(rows: &[Row], settings: &BTreeSet<String>) -> Result<String, CommandError
         "ranks",
         "steps",
         "samples",
+        "on",
+        "samples_checksum",
         "auc",
         "log_loss",
         "samples_per_second",
@@ -255,6 +265,8 @@ fn csv(rows: &[Row], settings: &BTreeSet<String>) -> Result<String, CommandError
             text(row.ranks.as_ref()),
             text(row.steps.as_ref()),
             text(row.samples.as_ref()),
+            text(row.on.as_ref()),
+            text(row.samples_checksum.map(String::from).as_ref()),
             text(row.auc.as_ref()),
             text(row.log_loss.as_ref()),
             text(row.samples_per_second.as_ref()),
@@ -272,42 +284,111 @@ fn csv(rows: &[Row], settings: &BTreeSet<String>) -> Result<String, CommandError
 struct Listing<'a> {
     rows: &'a [Row],
     settings: &'a BTreeSet<String>,
+    /// The width of the terminal.
+    columns: usize,
 }
 
 impl Display for Listing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const HEADINGS: [&str; 9] =
-            ["run", "state", "device", "steps", "samples", "AUC", "log loss", "samples/s", "started (UTC)"];
+        const HEADINGS: [&str; 10] = [
+            "run",
+            "state",
+            "device",
+            "steps",
+            "samples",
+            "on",
+            "AUC",
+            "log loss",
+            "samples/s",
+            "started (UTC)",
+        ];
         fn text<T>(value: Option<T>, format: impl Fn(T) -> String) -> String {
             value.map_or_else(|| "-".to_owned(), format)
         }
-        let headings = HEADINGS.into_iter().chain(self.settings.iter().map(String::as_str));
-        let mut table = TextTable::of(headings, &[0, 1, 2, 8]);
-        for row in self.rows {
+        let mut table = TextTable::of(HEADINGS, &[0, 1, 2, 5, 9]);
+        for (row, on) in self.rows.iter().zip(evaluated_on(self.rows)) {
             let cells = [
                 printable(&row.name),
                 row.state.to_owned(),
                 text(row.device(), |device| printable(&device)),
                 text(row.steps, |steps| steps.to_string()),
                 text(row.samples, |samples| samples.to_string()),
+                on,
                 text(row.auc, |auc| format!("{auc:.5}")),
                 text(row.log_loss, |loss| format!("{loss:.5}")),
                 text(row.samples_per_second, |rate| format!("{rate:.0}")),
                 text(row.started.as_ref(), |time| time.replace('T', " ").replace('Z', "")),
             ];
-            let of_run = |name| {
-                let value = row.settings.as_ref().and_then(|settings| settings.get(name));
-                text(value, |value| printable(value))
-            };
-            table.cells(cells.into_iter().chain(self.settings.iter().map(of_run)));
+            table.cells(cells);
         }
         table.fmt(f)?;
+        if !self.settings.is_empty() {
+            writeln!(f, "\nsettings that differ")?;
+        }
+        for row in self.rows.iter().filter(|_| !self.settings.is_empty()) {
+            let of_run = |name: &String| {
+                let value = row.settings.as_ref()?.get(name)?;
+                Some(format!("{name}={}", printable(value)))
+            };
+            let settings = self.settings.iter().filter_map(of_run);
+            write!(
+                f,
+                "{}",
+                Wrapped { first: &printable(&row.name), items: settings, columns: self.columns }
+            )?;
+        }
         for row in self.rows {
             if let Some(error) = &row.error {
                 write!(f, "\n{}: {}\n", printable(&row.name), error.trim_end())?;
             }
         }
         Ok(())
+    }
+}
+
+/// What each run was evaluated on. If runs were evaluated on different samples of one name, these are numbered.
+fn evaluated_on(rows: &[Row]) -> Vec<String> {
+    let samples_of = |row: &Row| Some((row.on.clone()?, row.samples_checksum.map(String::from)));
+    let mut known: Vec<_> = rows.iter().filter_map(samples_of).collect();
+    known.sort();
+    known.dedup();
+    let name = |row: &Row| {
+        let Some(samples) = samples_of(row) else { return "-".to_owned() };
+        let mut alike = known.iter().filter(|other| other.0 == samples.0);
+        match alike.clone().count() {
+            1 => printable(&samples.0),
+            _ => {
+                let number = alike.position(|other| *other == samples).map_or(0, |at| at + 1);
+                format!("{} {number}", printable(&samples.0))
+            }
+        }
+    };
+    rows.iter().map(name).collect()
+}
+
+/// Items after a name, in lines that end before a column.
+struct Wrapped<'a, I> {
+    first: &'a str,
+    items: I,
+    columns: usize,
+}
+
+impl<I: Iterator<Item = String> + Clone> Display for Wrapped<'_, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const INDENT: usize = 2;
+        writeln!(f, "{}", self.first)?;
+        let mut column = 0;
+        for item in self.items.clone() {
+            let width = item.chars().count();
+            if column > 0 && column + 2 + width > self.columns {
+                writeln!(f)?;
+                column = 0;
+            }
+            let gap = if column == 0 { INDENT } else { 2 };
+            write!(f, "{:gap$}{item}", "")?;
+            column += gap + width;
+        }
+        if column > 0 { writeln!(f) } else { Ok(()) }
     }
 }
 

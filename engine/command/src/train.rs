@@ -16,7 +16,7 @@ use rankine_job::{ListenAddress, ThreadCount};
 use rankine_launch::ProcessPlace;
 use rankine_model::evaluation::{EvalSummary, HeadMetrics};
 use rankine_reader::Part;
-use rankine_views::report::Bound;
+use rankine_views::report::{self, Bound};
 use serde::Serialize;
 
 use super::job::{JobArgs, setting};
@@ -152,8 +152,14 @@ fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
             summary.train.steps, summary.data.train_samples, search.data.train_samples
         ))?;
     }
+    if let Some(EvalSummary { metrics, .. }) = &summary.validation {
+        output::text("evaluated on        the validation set\n")?;
+        output::text(MetricsText { metrics, auc_achievable: None })?;
+        output::text("\n")?;
+    }
     if let Some(eval) = &summary.eval {
         if summary.data.eval_samples > 0 {
+            output::text("evaluated on        the evaluation part\n")?;
             output::text(MetricsText { metrics: &eval.metrics, auc_achievable: eval.auc_achievable })?;
         }
         for (name, EvalSummary { metrics, auc_achievable, .. }) in &eval.sets {
@@ -263,8 +269,8 @@ struct Watcher {
 /// What is shown next to the loss.
 #[derive(Default)]
 struct Standing {
-    /// The first head's AUC at the last evaluation.
-    auc: Option<f64>,
+    /// The first head's AUC at the last evaluation, and the part that it was on.
+    auc: Option<(Part, f64)>,
     /// Of the steps since the last report.
     times: StepTimes,
     /// What bounded the steps before the last report: a few steps do not say.
@@ -284,7 +290,7 @@ impl Standing {
 
     /// What follows the loss: the AUC and what bounds the steps, as far as they are known.
     fn words(&self) -> Vec<String> {
-        let auc = self.auc.map(|auc| format!("AUC {auc:.5}"));
+        let auc = self.auc.map(|(part, auc)| format!("{} AUC {auc:.5}", report::name_of(part, None)));
         auc.into_iter().chain(self.bound.map(|bound| bound.to_string())).collect()
     }
 }
@@ -431,6 +437,7 @@ impl Watcher {
 
     fn evaluating(&mut self, samples: u64, total: u64) {
         if !matches!(self.line, ProgressLine::Evaluating(_)) {
+            self.training.iter().for_each(Progress::hide);
             self.line = ProgressLine::Evaluating(Progress::new("evaluating", "samples", total, self.quiet));
         }
         if let ProgressLine::Evaluating(progress) = &mut self.line {
@@ -440,15 +447,15 @@ impl Watcher {
 
     fn evaluated(&mut self, step: u64, part: Part, heads: &[HeadMetrics]) {
         self.line = ProgressLine::None;
-        self.standing.auc = heads.first().and_then(|head| head.metrics?.auc);
+        self.standing.auc = heads.first().and_then(|head| Some((part, head.metrics?.auc?)));
         let Some(training) = &self.training else { return };
         for HeadMetrics { label, metrics, .. } in heads {
             let Some(metrics) = metrics else { continue };
             let auc = metrics.auc.map_or_else(|| "undefined".into(), |auc| format!("{auc:.5}"));
-            let of_part = if part == Part::Eval { String::new() } else { format!(" {part}:") };
+            let of_part = report::name_of(part, None);
             let head = if heads.len() > 1 { format!(" {label}:") } else { String::new() };
             training
-                .note(&format!("step {step}:{of_part}{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
+                .note(&format!("step {step}: {of_part}:{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
         }
     }
 }
@@ -471,9 +478,9 @@ mod tests {
         standing.report();
         assert_eq!(standing.words(), ["bound by reading (62%)"]);
         // Each report has the steps since the one before.
-        standing.auc = Some(0.75);
+        standing.auc = Some((Part::Validation, 0.75));
         standing.times.computing += Duration::from_millis(10);
         standing.report();
-        assert_eq!(standing.words(), ["AUC 0.75000", "bound by computing (100%)"]);
+        assert_eq!(standing.words(), ["validation AUC 0.75000", "bound by computing (100%)"]);
     }
 }

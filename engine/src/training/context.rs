@@ -12,6 +12,7 @@ use rankine_reader::{Dataset, Part};
 use rankine_topology::Topology;
 
 use super::eval_sets::NamedDataset;
+use super::event::RefitStage;
 use super::start::Start;
 
 /// Where the samples of a training come from.
@@ -44,6 +45,8 @@ pub(super) struct RunContext<'a> {
     pub(super) stop: &'a Stop,
     /// Where it starts in the run folder.
     pub(super) start: Start,
+    /// Which of the two trainings of a refit it is.
+    pub(super) refit: Option<RefitStage<'a>>,
     /// When this process began to prepare the run.
     pub(super) began: SystemTime,
 }

@@ -5,16 +5,19 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use rankine_backend::ReportDetails;
+use rankine_base::sealed::Checksum;
 use rankine_checkpoint::{CheckpointError, DamagedCheckpoint};
-use rankine_job::{DeviceKind, Job, Precision};
+use rankine_job::{DeviceKind, Job, Precision, StoppingMetric};
 use rankine_model::ModelSpec;
 use rankine_model::evaluation::HeadMetrics;
 use rankine_model::guard::SkippedSteps;
 use rankine_reader::io::Rung;
 use rankine_reader::{Dataset, Part};
+use serde::{Deserialize, Serialize};
 
 use super::devices::RunDevices;
 use super::ids::IdCounts;
+use super::summary::{EndReason, Summary};
 
 /// Events of a run, for an observer. Each one replaces the state that the one before described.
 #[derive(Debug, Clone, Copy)]
@@ -122,6 +125,9 @@ pub enum Event<'a> {
         part: Part,
         /// The `[[eval.set]]` of the job that it was evaluated on; `None` for the dataset that is trained on.
         set: Option<&'a str>,
+        /// Identifies the samples: evaluations with equal checksums scored the same ones. Only the first process of a
+        /// training knows it.
+        samples: Option<Checksum>,
         /// Whether its weights are those of `train.average`.
         averaged: bool,
         /// Seconds that it took.
@@ -129,10 +135,16 @@ pub enum Event<'a> {
         /// The metrics of each head.
         heads: &'a [HeadMetrics],
     },
+    /// Early stopping compared the evaluation after a step with the best one.
+    Judged(StoppingProgress),
     /// The run is finished: its model and summary are saved.
     Finished {
         /// Steps completed.
         step: u64,
+        /// Steps after which the saved model was trained.
+        saved_step: u64,
+        /// Why training ended.
+        reason: EndReason,
     },
 }
 
@@ -187,6 +199,37 @@ pub struct RunStart<'a> {
     pub step: u64,
     /// Ids outside their tables in those steps.
     pub ids_out_of_range: &'a IdCounts,
+    /// Which of the two trainings of `train.early_stopping.refit` it is; `None` without.
+    pub refit: Option<RefitStage<'a>>,
+}
+
+/// One of the two trainings of `train.early_stopping.refit`.
+#[derive(Debug, Clone, Copy)]
+pub enum RefitStage<'a> {
+    /// The first, which holds samples out to find the number of steps.
+    Search,
+    /// The second, on all samples, whose model is the result; with the summary of the first.
+    Refit(&'a Summary),
+}
+
+/// How the evaluation after a step compares with the best one, for early stopping.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StoppingProgress {
+    /// Steps completed at the evaluation.
+    pub step: u64,
+    /// The samples that are evaluated.
+    pub part: Part,
+    /// The metric that decides, of the first head.
+    pub metric: StoppingMetric,
+    /// Steps completed at the best evaluation.
+    pub best_step: u64,
+    /// The value of the metric there.
+    pub best_value: f64,
+    /// Evaluations since the best one.
+    pub evaluations_since: u64,
+    /// Evaluations without a better one after which training ends.
+    pub patience: u64,
 }
 
 /// The progress of a training.

@@ -28,6 +28,7 @@ mod run_dir;
 mod run_logs;
 mod shortcut;
 mod start;
+mod summary;
 
 pub use backend::thread_pool;
 pub use bench::{
@@ -41,7 +42,9 @@ pub use error::{
     UnusableGpus,
 };
 pub use evaluate::{EvaluationOptions, evaluate};
-pub use event::{Event, Observer, Progress, Report, RunStart, StepDetails, StepTimes};
+pub use event::{
+    Event, Observer, Progress, RefitStage, Report, RunStart, StepDetails, StepTimes, StoppingProgress,
+};
 pub use feasibility::{Feasibility, feasibility};
 pub(crate) use features::{with_features, with_shape};
 pub use ids::{IdCounts, with_ids};
@@ -54,10 +57,11 @@ pub use rankine_base::{Stop, StopCause};
 pub use rankine_model::translate;
 pub(crate) use run::{Ready, Request, Requests, TrainingPart, refit, train_pushed};
 pub use run::{RunPhaseSeconds, TrainOptions, train};
+pub use run_dir::RunDir;
 pub(crate) use run_dir::finished_steps;
-pub use run_dir::{
-    AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
-    LinkMeans, ModelSummary, RunDir, Summary, TrainSummary,
-};
 pub use shortcut::JobExt;
 pub use start::Start;
+pub use summary::{
+    AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
+    LinkMeans, ModelSummary, Summary, TrainSummary,
+};

@@ -4,7 +4,7 @@ use rankine_job::Job;
 
 use super::error::TrainError;
 use super::run::{TrainOptions, train};
-use super::run_dir::Summary;
+use super::summary::Summary;
 
 /// What a [`Job`] can do.
 pub trait JobExt {

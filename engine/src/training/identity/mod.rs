@@ -1,10 +1,15 @@
 //! What is trained: the model, its update rules, the samples and their order. A checkpoint or a finished run belongs
 //! to a job if these are the same; the contents of raw files are in `contents.rs`.
 
+use std::fs;
+
 use rankine_base::build::Build;
+use rankine_base::sealed::Checksum;
 use rankine_checkpoint::{DataIdentity, Manifest, OrderState, RuleState, TableState};
+use rankine_job::Job;
 use rankine_model::ModelSpec;
-use rankine_reader::Part;
+use rankine_reader::dataset::BlockCoding;
+use rankine_reader::{Dataset, Part};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,6 +18,27 @@ use super::error::TrainError;
 use crate::build;
 
 mod contents;
+
+/// A checksum of what identifies the samples that an evaluation scores. Raw files are identified by their paths, sizes
+/// and times of modification.
+///
+/// # Errors
+/// [`TrainError::Data`].
+pub(super) fn samples_checksum(job: &Job, dataset: &Dataset, part: Part) -> Result<Checksum, TrainError> {
+    let is_held_out = part == Part::Validation;
+    let stored = if is_held_out { Part::Train } else { part };
+    let split = is_held_out.then_some(job.train.validation);
+    let files = dataset.stored_part(stored)?;
+    let is_raw = matches!(files.coding, BlockCoding::Records(_));
+    let files = files.files.iter().filter(|_| is_raw).map(|path| {
+        let stamp = fs::metadata(path).and_then(|file| Ok((file.len(), file.modified()?))).ok();
+        (path, stamp)
+    });
+    // Not the columns: buckets, for one, change what a model makes of a sample.
+    let DataIdentity { samples, blocks, .. } = DataIdentity::of(dataset, stored)?;
+    let identity = (samples, blocks, split, files.collect::<Vec<_>>());
+    Ok(Checksum::of(&serde_json::to_vec(&identity).expect("an identity is plain data")))
+}
 
 pub(super) use contents::{ContentsCheck, RunIdentity};
 

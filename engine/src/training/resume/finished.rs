@@ -12,7 +12,8 @@ use crate::run_paths;
 use crate::training::context::RunContext;
 use crate::training::error::TrainError;
 use crate::training::identity::{ContentsCheck, RunIdentity, first_difference};
-use crate::training::run_dir::{EndReason, RunDir, Summary};
+use crate::training::run_dir::RunDir;
+use crate::training::summary::{EndReason, Summary};
 
 /// What happens with a finished run.
 pub(super) enum FinishedRun {

@@ -19,8 +19,9 @@ use super::event::{Event, Observer};
 use super::identity::{ContentsCheck, RunIdentity, TrainingIdentity};
 use super::initial_model::InitialModel;
 use super::processes::with_heartbeat;
-use super::run_dir::{RunDir, Summary};
+use super::run_dir::RunDir;
 use super::start::Start;
+use super::summary::Summary;
 use crate::build;
 use crate::run_paths;
 use finished::FinishedRun;
@@ -46,8 +47,6 @@ pub(super) struct TrainingStart {
     pub(super) initial: Option<Arc<InitialModel>>,
     /// What is trained, if it was compared with what was trained before.
     pub(super) identity: Option<Box<RunIdentity>>,
-    /// The training on a part of the samples that found the number of steps, if there was one.
-    pub(super) search: Option<Box<Summary>>,
 }
 
 /// The first process's decision, as sent to the others.
@@ -244,6 +243,7 @@ mod tests {
                 files: &files,
                 threads: 1,
                 stop: &stop,
+                refit: None,
                 began: SystemTime::now(),
             };
             match begin(&context, path, &mut ()) {

@@ -8,7 +8,7 @@ use super::training_loop::TrainingLoop;
 use crate::training::averaged_model::AveragedModel;
 use crate::training::context::RunContext;
 use crate::training::error::TrainError;
-use crate::training::run_dir::AverageSummary;
+use crate::training::summary::AverageSummary;
 
 impl TrainingLoop<'_> {
     /// Averages the model, which is that of `step`, with the snapshots before it, if the job asks for that, and

@@ -4,10 +4,11 @@ use rankine_checkpoint::{BestState, TrainState};
 use rankine_job::{EarlyStopping as Settings, StoppingMetric};
 use rankine_launch::ProcessGroup;
 use rankine_model::evaluation::EvalMetrics;
+use rankine_reader::Part;
 
 use crate::training::checkpoints::Checkpoints;
 use crate::training::error::TrainError;
-use crate::training::event::Observer;
+use crate::training::event::{Observer, StoppingProgress};
 
 /// The best evaluation of a run so far.
 #[derive(Debug, Clone)]
@@ -63,6 +64,14 @@ impl EarlyStopping {
             (_, Some(value)) => self.best = Some(BestState { step, metric, value, evaluations_since: 0 }),
             (_, None) => {}
         }
+    }
+
+    /// How the evaluation of a part after a step, which was judged, compares with the best one, if there is one.
+    pub(super) fn progress(&self, step: u64, part: Part) -> Option<StoppingProgress> {
+        let patience = self.settings.patience.get();
+        self.best.map(|BestState { step: best_step, metric, value: best_value, evaluations_since }| {
+            StoppingProgress { step, part, metric, best_step, best_value, evaluations_since, patience }
+        })
     }
 
     /// Whether training ends: the last evaluations were not better than one before.

@@ -18,11 +18,12 @@ use crate::build;
 use crate::training::context::{RunContext, SampleSource};
 use crate::training::error::TrainError;
 use crate::training::eval_sets::NamedDataset;
-use crate::training::event::Event;
+use crate::training::event::{Event, RefitStage};
 use crate::training::processes::with_heartbeat;
-use crate::training::run_dir::{
+use crate::training::run_dir::RunDir;
+use crate::training::summary::{
     AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
-    ModelSummary, RunDir, Summary, TrainSummary,
+    ModelSummary, Summary, TrainSummary,
 };
 
 impl TrainingLoop<'_> {
@@ -50,7 +51,8 @@ impl TrainingLoop<'_> {
         let summary = self.summary(results, Selection { best, average })?;
         let written = with_heartbeat(processes, step, || self.write_results(&summary, last.as_ref()));
         self.together("the end of the run", written)?;
-        self.observer.observe(Event::Finished { step });
+        let (saved_step, reason) = (summary.model_steps(), summary.train.stopped);
+        self.observer.observe(Event::Finished { step, saved_step, reason });
         Ok(summary)
     }
 
@@ -207,7 +209,10 @@ impl TrainingLoop<'_> {
             best,
             average,
             init: state.init.clone(),
-            search: self.search.clone(),
+            search: match self.context.refit {
+                Some(RefitStage::Refit(search)) => Some(Box::new(search.clone())),
+                Some(RefitStage::Search) | None => None,
+            },
         })
     }
 }

@@ -32,12 +32,13 @@ use super::context::{RunContext, SampleSource};
 use super::data::open_together;
 use super::error::TrainError;
 use super::eval_sets;
-use super::event::Observer;
+use super::event::{Observer, RefitStage};
 use super::initial_model::InitialModel;
 use super::processes::RankAssignment;
 use super::resume::{self, StartingPoint, TrainingStart};
-use super::run_dir::{RunDir, Summary};
+use super::run_dir::RunDir;
 use super::start::Start;
+use super::summary::Summary;
 use training_loop::TrainingLoop;
 
 pub use records::RunPhaseSeconds;
@@ -85,17 +86,17 @@ pub fn train(
     train_once(job, options, None, observer)
 }
 
-/// Trains a job without refitting; `search` is the training that found its number of steps, if there was one.
+/// Trains a job once; `refit` says which of the two trainings of a refit it is.
 fn train_once(
     job: &Job,
     options: TrainOptions<'_>,
-    search: Option<&Summary>,
+    refit: Option<RefitStage<'_>>,
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Option<PathBuf>), TrainError> {
     let prepared = Prepared::of(job, options)?;
     let dataset = open_together(&prepared.job, prepared.processes(), &prepared.stop, observer)?;
     let dataset = if options.hides_eval { dataset.without_eval() } else { dataset };
-    let samples = RunSamples { dataset: &dataset, source: SampleSource::Dataset, search };
+    let samples = RunSamples { dataset: &dataset, source: SampleSource::Dataset, refit };
     prepared.run(samples, options, observer, |training, batches| {
         batches.map_or(Ok(()), |batches| training.run(batches))
     })
@@ -114,7 +115,7 @@ pub(crate) fn train_pushed(
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Option<PathBuf>), TrainError> {
     let prepared = Prepared::of(job, options)?;
-    let samples = RunSamples { dataset, source: SampleSource::Program, search: None };
+    let samples = RunSamples { dataset, source: SampleSource::Program, refit: None };
     prepared.run(samples, options, observer, |training, _| training.serve(requests))
 }
 
@@ -123,8 +124,8 @@ pub(crate) fn train_pushed(
 struct RunSamples<'a> {
     dataset: &'a Dataset,
     source: SampleSource,
-    /// The training that found the number of steps, if there was one.
-    search: Option<&'a Summary>,
+    /// Which of the two trainings of a refit it is.
+    refit: Option<RefitStage<'a>>,
 }
 
 /// A run whose ranks are counted.
@@ -155,7 +156,7 @@ impl Prepared {
     /// Trains with the steps that `steps` takes.
     fn run(
         &self,
-        RunSamples { dataset, source, search }: RunSamples<'_>,
+        RunSamples { dataset, source, refit }: RunSamples<'_>,
         options: TrainOptions<'_>,
         observer: &mut dyn Observer,
         steps: impl FnOnce(&mut TrainingLoop<'_>, Option<Batches>) -> Result<(), TrainError> + Send,
@@ -178,6 +179,7 @@ impl Prepared {
             threads,
             stop,
             start: options.start,
+            refit,
             began,
         };
 
@@ -196,7 +198,6 @@ impl Prepared {
         if start.from.is_none() {
             start.initial = if options.start == Start::Resume { initial()? } else { opened };
         }
-        start.search = search.cloned().map(Box::new);
         let measured = match &start.from {
             Some(checkpoint) => Measurements::of(checkpoint, topology)?,
             None => Measurements::default(),

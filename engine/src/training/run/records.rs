@@ -1,5 +1,6 @@
 //! The lines of `metrics.jsonl`.
 
+use rankine_base::sealed::Checksum;
 use rankine_model::evaluation::EvalMetrics;
 use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,9 @@ pub(super) struct EvalRecord<'a> {
     /// The `[[eval.set]]`; absent for the dataset that is trained on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) set: Option<&'a str>,
+    /// Identifies the samples.
+    #[serde(rename = "samples_checksum")]
+    pub(super) samples: Option<Checksum>,
     /// Whether the weights are those of `train.average`; absent if they are not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) averaged: bool,

@@ -16,10 +16,11 @@ use crate::run_paths;
 use crate::training::data::open_together;
 use crate::training::error::LeftResults;
 use crate::training::error::TrainError;
-use crate::training::event::Observer;
+use crate::training::event::{Observer, RefitStage};
 use crate::training::processes::path_of_first;
-use crate::training::run_dir::{self, RunDir, Summary};
+use crate::training::run_dir::{self, RunDir};
 use crate::training::start::Start;
+use crate::training::summary::Summary;
 
 /// Trains a job that asks for it.
 ///
@@ -39,7 +40,7 @@ pub(super) fn train(
 
     let search_dir = run_paths::search(&run);
     let in_search = TrainOptions { run_dir: Some(&search_dir), ..options };
-    let searched = train_once(&search(job), in_search, None, observer);
+    let searched = train_once(&search(job), in_search, Some(RefitStage::Search), observer);
     let (found, _) = searched.map_err(|error| match error {
         // Both trainings resume there.
         TrainError::Interrupted { cause, step, start, .. } => {
@@ -58,7 +59,7 @@ pub(super) fn train(
     let is_averaged = found.average.as_ref().is_some_and(|average| average.saved);
     again.train.average =
         job.train.average.filter(|_| is_averaged).map(|own| Average { save: AverageSave::Always, ..own });
-    train_once(&again, in_run, Some(&found), observer)
+    train_once(&again, in_run, Some(RefitStage::Refit(&found)), observer)
 }
 
 /// The samples of a training part.

@@ -11,7 +11,7 @@ use super::early_stopping::EarlyStopping;
 use super::losses::Losses;
 use crate::training::event::StepTimes;
 use crate::training::ids::IdCounts;
-use crate::training::run_dir::EndReason;
+use crate::training::summary::EndReason;
 
 /// What changes with each step of a run, the model apart.
 pub(super) struct RunState {

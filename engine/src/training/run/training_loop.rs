@@ -28,13 +28,14 @@ use crate::training::error::TrainError;
 use crate::training::evaluate::{EvaluationOptions, evaluate};
 use crate::training::event::{Event, Observer, Progress};
 use crate::training::event::{Report, RunStart, StepDetails, StepTimes};
-use crate::training::identity::RunIdentity;
+use crate::training::identity::{RunIdentity, samples_checksum};
 use crate::training::ids;
 use crate::training::initial_model::InitialModel;
 use crate::training::processes::with_heartbeat;
 use crate::training::resume::TrainingStart;
-use crate::training::run_dir::{EndReason, RunDir, RunFolder, Summary};
+use crate::training::run_dir::{RunDir, RunFolder};
 use crate::training::run_logs::{LogStart, RunLogs};
+use crate::training::summary::EndReason;
 
 /// A run in progress.
 pub(super) struct TrainingLoop<'a> {
@@ -52,8 +53,6 @@ pub(super) struct TrainingLoop<'a> {
     /// How samples are read.
     pub(super) io: IoOptions,
     pub(super) state: RunState,
-    /// The training on a part of the samples that found the number of steps, if there was one.
-    pub(super) search: Option<Box<Summary>>,
 }
 
 impl<'a> TrainingLoop<'a> {
@@ -69,7 +68,7 @@ impl<'a> TrainingLoop<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<(Self, Option<Batches>), TrainError> {
         let RunContext { job, dataset, source, model, processes, topology, threads, .. } = context;
-        let TrainingStart { run, from, initial, identity, search } = start;
+        let TrainingStart { run, from, initial, identity } = start;
         let machine = choice.machine().map(ToOwned::to_owned);
         if let (Some(run), Some(machine)) = (&run, &machine) {
             run.write_machine(machine)?;
@@ -123,6 +122,7 @@ impl<'a> TrainingLoop<'a> {
             samples_done: from.samples,
             step: from.step,
             ids_out_of_range: &from.ids_out_of_range,
+            refit: context.refit,
         }));
         let guard = NonFiniteGuard::resumed(&job.guard, from.guard, processes.is_first());
         let losses = Losses::resumed(from.step, from.losses, guard);
@@ -132,7 +132,7 @@ impl<'a> TrainingLoop<'a> {
             stopping.judge(from.step, DecidingMetrics::from(&eval.metrics));
         }
         let state = RunState::resumed(from, losses, early_stopping);
-        Ok((Self { context, observer, backend, checkpoints, run, logs, folder, io, state, search }, batches))
+        Ok((Self { context, observer, backend, checkpoints, run, logs, folder, io, state }, batches))
     }
 
     /// Trains until the job's end is reached or a stop is requested.
@@ -305,11 +305,17 @@ impl<'a> TrainingLoop<'a> {
 
     /// Evaluates the model after a step, and compares the result with the best one.
     pub(super) fn judge_step(&mut self) -> Result<DecidingMetrics, TrainError> {
-        let step = self.state.step();
-        self.state.last_eval = self.evaluate(self.watched_part(), step)?;
+        let (step, part) = (self.state.step(), self.watched_part());
+        self.state.last_eval = self.evaluate(part, step)?;
         let metrics = self.deciding_metrics()?;
         if let Some(stopping) = &mut self.state.early_stopping {
             stopping.judge(step, metrics);
+            if let Some(progress) = stopping.progress(step, part) {
+                if let Some(run) = &mut self.run {
+                    run.append("early_stopping", &progress)?;
+                }
+                self.observer.observe(Event::Judged(progress));
+            }
         }
         Ok(metrics)
     }
@@ -364,15 +370,17 @@ impl<'a> TrainingLoop<'a> {
             evaluate(&mut *self.backend, dataset, part, &options, None, &mut watched)?;
         let (metrics, averaged) = (EvalMetrics::from(heads.as_slice()), self.state.is_averaged);
         let seconds = began.elapsed().as_secs_f64();
+        let samples = processes.is_first().then(|| samples_checksum(job, dataset, part)).transpose()?;
         if let Some(run) = &mut self.run {
-            let ids_out_of_range = &ids_out_of_range;
+            let (metrics, ids_out_of_range) = (&metrics, &ids_out_of_range);
             run.append(
                 "eval",
-                &EvalRecord { step, part, set, averaged, seconds, metrics: &metrics, ids_out_of_range },
+                &EvalRecord { step, part, set, samples, averaged, seconds, metrics, ids_out_of_range },
             )?;
         }
         self.logs.evaluation_ends(part, set, step, &metrics)?;
-        self.observer.observe(Event::Evaluated { step, part, set, averaged, seconds, heads: &heads });
+        let evaluated = Event::Evaluated { step, part, set, samples, averaged, seconds, heads: &heads };
+        self.observer.observe(evaluated);
         let mut summary = EvalSummary::new(metrics, seconds);
         summary.auc_achievable = dataset.auc_achievable().filter(|_| part == Part::Eval);
         summary.ids_out_of_range = ids_out_of_range;

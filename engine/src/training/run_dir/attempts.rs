@@ -13,11 +13,11 @@ use rankine_job::Job;
 use serde::Deserialize;
 
 use super::RunDir;
-use super::summary::Summary;
 use crate::run_paths;
 use crate::training::devices::RunDevices;
 use crate::training::error::TrainError;
 use crate::training::identity::TrainingIdentity;
+use crate::training::summary::Summary;
 
 /// The kind and version of the sealed file that records what was trained.
 const TRAINED_KIND: &str = "rankine run";
@@ -240,8 +240,9 @@ fn kept_bytes(text: &[u8], step: u64, is_evaluated: bool) -> usize {
     for line in text.split_inclusive(|&byte| byte == b'\n') {
         end += line.len();
         let Ok(read) = serde_json::from_slice::<Line<'_>>(line) else { continue };
-        let is_final = read.kind == "eval" && {
-            evaluations += u32::from(read.step == step);
+        // What early stopping makes of an evaluation follows it.
+        let is_final = ["eval", "early_stopping"].contains(&&*read.kind) && {
+            evaluations += u32::from(read.kind == "eval" && read.step == step);
             read.step < latest || (read.step == step && evaluations > u32::from(is_evaluated))
         };
         latest = latest.max(read.step);
@@ -295,6 +296,14 @@ mod tests {
             let expected = lines[..kept].concat();
             let found = &text[..kept_bytes(text.as_bytes(), step, is_evaluated)];
             assert_eq!(found, expected, "{step}");
+        }
+        // What early stopping made of an evaluation stays with it.
+        let stopping = |step| line("early_stopping", step);
+        let judged = [train(10), eval(10), stopping(10), train(20), eval(20), stopping(20), eval(10)];
+        for (step, is_evaluated, kept) in [(10, true, 3), (10, false, 1), (20, true, 6), (20, false, 4)] {
+            let text = judged.concat();
+            let found = &text[..kept_bytes(text.as_bytes(), step, is_evaluated)];
+            assert_eq!(found, judged[..kept].concat(), "{step}");
         }
         // A log to which an earlier version added evaluations twice loses no step.
         let twice = [&best[..], &[train(40), eval(40), train(50)]].concat().concat();

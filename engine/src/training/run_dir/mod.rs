@@ -15,17 +15,13 @@ use super::devices::RunDevices;
 use super::error::TrainError;
 use super::identity::TrainingIdentity;
 use super::start::Start;
+use super::summary::Summary;
 use crate::run_paths;
 
 mod attempts;
 mod folder;
-mod summary;
 
 pub(super) use folder::RunFolder;
-pub use summary::{
-    AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
-    LinkMeans, ModelSummary, Summary, TrainSummary,
-};
 
 /// The folder of one run; only this process writes to it.
 #[derive(Debug)]

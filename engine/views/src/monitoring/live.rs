@@ -13,10 +13,11 @@ use rankine_engine::training::{
 };
 use rankine_model::evaluation::{HeadMetrics, SavedScores};
 use rankine_model::guard::SkippedSteps;
+use rankine_reader::Part;
 
 use crate::report::{
-    Bound, DeviceView, HeadView, History, ModelView, ProcessView, RunPhase, RunState, RunView, TableView,
-    TaskView, WarningView, WatchedPart, settings_of,
+    Bound, DeviceView, Evaluated, HeadView, History, ModelView, ProcessView, RefitView, RunPhase, RunState,
+    RunView, TableView, TaskView, WarningView, name_of, settings_of,
 };
 
 /// Warnings that are kept, the latest.
@@ -56,8 +57,6 @@ pub(super) struct LiveRun {
     shared: SharedView,
     /// Changes that found the view locked, in order.
     pending: Vec<Change>,
-    /// Which evaluations are points of the curves.
-    watched: WatchedPart,
     /// Where the time of the steps since the last report went.
     times: StepTimes,
     /// Steps skipped so far.
@@ -74,7 +73,6 @@ impl LiveRun {
         Self {
             shared,
             pending: Vec::new(),
-            watched: WatchedPart::default(),
             times: StepTimes::default(),
             skipped: SkippedSteps::default(),
             skipped_before: SkippedSteps::default(),
@@ -98,19 +96,31 @@ impl LiveRun {
                 self.change(|view| view.state = RunState::Evaluating);
                 self.task("evaluating", "samples", *samples, *total);
             }
-            Event::Evaluated { set: Some(_), seconds, .. } => {
-                self.change(|view| (view.state, view.task) = (RunState::Training, None));
+            Event::Evaluated { step, part, set, samples, averaged, seconds, heads } => {
+                let first = heads.first().and_then(|head| head.metrics.as_ref());
+                let evaluated = Evaluated {
+                    step: *step,
+                    averaged: *averaged,
+                    samples_checksum: *samples,
+                    auc: first.and_then(|first| first.auc).unwrap_or(f64::NAN),
+                    log_loss: first.map_or(f64::NAN, |first| first.log_loss),
+                };
+                self.evaluated((*part, *set), evaluated, heads);
                 self.took(RunPhase::Evaluation, *seconds);
             }
-            Event::Evaluated { step, part, set: None, averaged, seconds, heads } => {
-                let is_point = !averaged && self.watched.admits(*part, *step);
-                self.evaluated(is_point.then_some(*step), *seconds, heads);
+            Event::Judged(progress) => {
+                let progress = *progress;
+                self.change(move |view| view.stopping = Some(progress));
             }
             Event::Checkpointed { waited_seconds, .. } => self.took(RunPhase::Checkpoint, *waited_seconds),
-            Event::Finished { .. } => self.change(|view| {
-                view.state = RunState::Finished;
-                view.progress.eta_seconds = None;
-            }),
+            Event::Finished { saved_step, reason, .. } => {
+                let (saved, ended) = (Some(*saved_step), Some(*reason));
+                self.change(move |view| {
+                    view.state = RunState::Finished;
+                    view.progress.eta_seconds = None;
+                    (view.saved_step, view.ended) = (saved, ended);
+                });
+            }
             _ => {}
         }
     }
@@ -161,6 +171,9 @@ impl LiveRun {
             device: device(start),
             model: ModelView::new(job.model.kind().name, spec),
             series: history.series,
+            evaluations: history.evaluations,
+            stopping: history.stopping,
+            refit: start.refit.map(RefitView::from),
             phases: history.phases,
             tables: devices.tables.iter().map(TableView::from).collect(),
             memory: devices.memory.clone(),
@@ -169,6 +182,8 @@ impl LiveRun {
         };
         let progress = &mut started.progress;
         (progress.step, progress.samples, progress.total_samples) = (step, samples_done, samples);
+        // A program that pushes samples decides itself.
+        progress.total_epochs = samples.map(|_| job.train.epochs.get());
         self.change(move |view| {
             // There may be warnings from before the start.
             let RunView { name, warnings, .. } = std::mem::take(view);
@@ -238,27 +253,26 @@ impl LiveRun {
         }
     }
 
-    /// Shows an evaluation; it is a point of the curves if a step is given.
-    fn evaluated(&mut self, step: Option<u64>, seconds: f64, heads: &[HeadMetrics]) {
-        let achievable = self.auc_achievable.filter(|_| heads.len() == 1);
+    /// Shows an evaluation of a part, or of an `[[eval.set]]`.
+    fn evaluated(&mut self, (part, set): (Part, Option<&str>), evaluated: Evaluated, heads: &[HeadMetrics]) {
+        let achievable = self.auc_achievable.filter(|_| (part, set, heads.len()) == (Part::Eval, None, 1));
         let view_of = |HeadMetrics { label, metrics, .. }: &HeadMetrics| HeadView {
             auc_achievable: achievable,
             ..HeadView::new(Some(label), metrics.as_ref())
         };
-        let evaluation: Vec<_> = heads.iter().map(view_of).collect();
-        let scores = SavedScores::of(heads).map(|saved| saved.heads).unwrap_or_default();
+        let (name, views) = (name_of(part, set), heads.iter().map(view_of).collect());
+        // As scores.json has them.
+        let scores =
+            set.is_none().then(|| SavedScores::of(heads).map(|saved| saved.heads).unwrap_or_default());
         self.change(move |view| {
-            view.state = RunState::Training;
-            view.task = None;
-            let first = evaluation.first();
-            let number = |get: fn(&HeadView) -> Option<f64>| first.and_then(get).unwrap_or(f64::NAN);
-            if let Some(step) = step {
-                view.series.auc.push(step, number(|head| head.auc));
-                view.series.log_loss.push(step, number(|head| head.log_loss));
+            (view.state, view.task) = (RunState::Training, None);
+            let shown = view.evaluations.of(&name);
+            shown.add(evaluated);
+            shown.heads = views;
+            if let Some(scores) = scores {
+                (view.scores, view.scored) = (scores, Some(name));
             }
-            (view.evaluation, view.scores) = (evaluation, scores);
         });
-        self.took(RunPhase::Evaluation, seconds);
     }
 }
 
@@ -275,12 +289,18 @@ fn device(start: &RunStart<'_>) -> DeviceView {
 
 #[cfg(test)]
 mod tests {
-    use rankine_reader::Part;
+    use rankine_engine::training::EndReason;
 
     use super::*;
 
     fn shown(shared: &SharedView) -> RunView {
         shared.try_lock().expect("nothing holds it").clone()
+    }
+
+    /// The steps of a curve.
+    fn steps(view: &RunView, name: &str) -> Vec<u64> {
+        let one = view.evaluations.iter().find(|one| one.name == name).expect("it was evaluated");
+        one.auc.points().map(|(step, _)| step).collect()
     }
 
     #[test]
@@ -293,34 +313,35 @@ mod tests {
                 step,
                 part: Part::Eval,
                 set: None,
+                samples: None,
                 averaged: false,
                 seconds: 0.5,
                 heads: &[],
             });
         }
-        assert_eq!((reader.series.auc.points().count(), run.pending.len()), (0, 4));
+        assert_eq!((reader.evaluations.iter().count(), run.pending.len()), (0, 4));
         drop(reader);
         run.observe(&Event::Evaluated {
             step: 30,
             part: Part::Eval,
             set: None,
+            samples: None,
             averaged: false,
             seconds: 0.5,
             heads: &[],
         });
         let view = shown(&shared);
-        let steps: Vec<_> = view.series.auc.points().map(|(step, _)| step).collect();
-        assert_eq!(steps, [10, 20, 30], "in order");
+        assert_eq!(steps(&view, "evaluation"), [10, 20, 30], "in order");
         assert_eq!(view.phases.of(RunPhase::Evaluation), 1.5);
     }
 
     #[test]
-    fn evaluations_of_averages_and_further_datasets_are_no_points_of_the_curves() {
+    fn each_set_of_samples_has_a_curve_and_averages_are_no_points() {
         let shared = SharedView::new("ads".into());
         let mut run = LiveRun::new(shared.clone());
         let evaluated = |step, set, averaged| {
-            let (part, seconds, heads) = (Part::Eval, 0.5, &[]);
-            Event::Evaluated { step, part, set, averaged, seconds, heads }
+            let (part, samples, seconds, heads) = (Part::Eval, None, 0.5, &[]);
+            Event::Evaluated { step, part, set, samples, averaged, seconds, heads }
         };
         run.observe(&evaluated(10, None, false));
         run.observe(&evaluated(11, None, true));
@@ -332,15 +353,16 @@ mod tests {
         );
         run.observe(&evaluated(12, Some("next day"), false));
         let view = shown(&shared);
-        assert_eq!((view.state, view.task), (RunState::Training, None));
-        assert_eq!(view.series.auc.points().map(|(step, _)| step).collect::<Vec<_>>(), [10]);
+        assert_eq!((view.state, &view.task), (RunState::Training, &None));
+        assert_eq!((steps(&view, "evaluation"), steps(&view, "eval set next day")), (vec![10], vec![12]));
         assert_eq!(view.phases.of(RunPhase::Evaluation), 1.5);
 
         // A finished run has no time left, whatever was estimated.
         shared.try_lock().expect("nothing holds it").progress.eta_seconds = Some(60.0);
-        run.observe(&Event::Finished { step: 12 });
+        run.observe(&Event::Finished { step: 12, saved_step: 8, reason: EndReason::EarlyStopping });
         let view = shown(&shared);
         assert_eq!((view.state, view.progress.eta_seconds), (RunState::Finished, None));
+        assert_eq!((view.saved_step, view.ended), (Some(8), Some(EndReason::EarlyStopping)));
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rankine_base::build::Build;
 use rankine_engine::build;
 use rankine_engine::training::{
-    DeviceMemory, Event, ExchangedBytes, IdCounts, LookUpCount, MemoryPart, Observer, PhaseRun, Progress,
-    Report, ReportDetails, StepDetails, StepTimes,
+    DeviceMemory, EndReason, Event, ExchangedBytes, IdCounts, LookUpCount, MemoryPart, Observer, PhaseRun,
+    Progress, Report, ReportDetails, StepDetails, StepTimes,
 };
 use rankine_model::evaluation::{HeadMetrics, Metrics};
 use rankine_model::guard::{NonFinite, SkipReason, SkippedSteps};
@@ -198,6 +198,7 @@ fn an_evaluation_counts_bytes_and_samples() {
         step: 3,
         part: Part::Eval,
         set: None,
+        samples: None,
         averaged: false,
         seconds: 1.0,
         heads: &[],
@@ -223,9 +224,17 @@ fn a_training_exports_its_own_evaluations_and_its_end() {
     for (bytes_read, set, auc) in [(700, None, 0.75), (50, Some("next day"), 0.5)] {
         observer.observe(Event::Evaluating { samples: 30, total: 40, bytes_read });
         let (step, part, seconds, heads) = (3, Part::Eval, 1.0, &heads(auc));
-        observer.observe(Event::Evaluated { step, part, set, averaged: false, seconds, heads });
+        observer.observe(Event::Evaluated {
+            step,
+            part,
+            set,
+            samples: None,
+            averaged: false,
+            seconds,
+            heads,
+        });
     }
-    observer.observe(Event::Finished { step: 3 });
+    observer.observe(Event::Finished { step: 3, saved_step: 3, reason: EndReason::Epochs });
     let page = get(&monitor, "/metrics");
     let auc: Vec<_> = page.lines().filter(|line| line.starts_with("rankine_eval_auc{")).collect();
     assert!(auc.len() == 1 && auc[0].ends_with(" 0.75"), "{auc:?}");
@@ -355,8 +364,15 @@ fn evaluations_and_checkpoints_are_recorded_with_their_times() {
         head("buy", Some(Metrics { auc: None, log_loss: 0.25, ..metrics })),
         head("unlabelled", None),
     ];
-    let evaluated =
-        |part, set, seconds, heads| Event::Evaluated { step: 3, part, set, averaged: false, seconds, heads };
+    let evaluated = |part, set, seconds, heads| Event::Evaluated {
+        step: 3,
+        part,
+        set,
+        samples: None,
+        averaged: false,
+        seconds,
+        heads,
+    };
     observer.observe(Event::Evaluating { samples: 5, total: 10, bytes_read: 100 });
     observer.observe(evaluated(Part::Validation, None, 2.0, &heads[..]));
     // The evaluation of a named set has a duration, and no metrics of its own.
@@ -388,7 +404,7 @@ fn evaluations_and_checkpoints_are_recorded_with_their_times() {
     let last = value(&page, "rankine_checkpoint_last_success_timestamp_seconds").expect("it was saved");
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs_f64();
     assert!((now - 60.0..=now).contains(&last), "{last} at {now}");
-    observer.observe(Event::Finished { step: 3 });
+    observer.observe(Event::Finished { step: 3, saved_step: 3, reason: EndReason::Epochs });
     assert_exports(&monitor, &[("train_progress_ratio", 1.0)]);
 }
 

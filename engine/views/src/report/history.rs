@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rankine_base::files::open_regular;
-use rankine_engine::training::RunPhaseSeconds;
-use rankine_model::evaluation::Metrics;
+use rankine_base::sealed::Checksum;
+use rankine_engine::training::{RunPhaseSeconds, StoppingProgress};
+use rankine_model::evaluation::{EvalMetrics, Metrics};
 use rankine_reader::Part;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::ReportError;
+use super::evaluations::{Evaluated, Evaluations, name_of};
 use super::phases::{RunPhase, RunPhaseTimes};
 use super::view::RunSeries;
 
@@ -32,27 +33,16 @@ pub struct History {
     pub phases: RunPhaseTimes,
     /// The last report of the loss.
     pub report: Option<LoggedReport>,
-    /// The last evaluation.
-    pub evaluation: Option<LoggedEvaluation>,
+    /// The evaluations, without the heads of the last ones.
+    pub evaluations: Evaluations,
+    /// The metrics of the last evaluation of each set of samples, by its name.
+    pub last: BTreeMap<String, EvalMetrics>,
+    /// The samples of the last evaluation, except of further datasets.
+    pub scored: Option<String>,
+    /// How the last evaluation compares with the best one, with early stopping.
+    pub stopping: Option<StoppingProgress>,
     /// The time of the first report, RFC 3339 in UTC, and its seconds of training.
     pub first: Option<(String, f64)>,
-    watched: WatchedPart,
-}
-
-/// Which evaluations are points of a run's curves: those of the part that is evaluated during the training, as its
-/// first evaluation shows, and not those of an earlier model, which early stopping restores at the end.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct WatchedPart(Option<(Part, u64)>);
-
-impl WatchedPart {
-    /// Whether an evaluation of a part after a step is a point.
-    pub(crate) fn admits(&mut self, part: Part, step: u64) -> bool {
-        let is_point = self.0.is_none_or(|(watched, last)| part == watched && step > last);
-        if is_point {
-            self.0 = Some((part, step));
-        }
-        is_point
-    }
 }
 
 /// A report of the loss. A number that was not finite is `None`.
@@ -72,17 +62,6 @@ pub struct LoggedReport {
     pub loss: Option<f64>,
 }
 
-/// An evaluation.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct LoggedEvaluation {
-    /// Steps completed.
-    pub step: u64,
-    /// The metrics of the first head; `None` if no sample has its label.
-    pub first: Option<Metrics>,
-    /// The metrics of every head, by label; empty if the model has one head.
-    pub heads: BTreeMap<String, Option<Metrics>>,
-}
-
 /// A line of either kind. Null is a number that was not finite.
 #[derive(Deserialize)]
 struct Line<'a> {
@@ -93,7 +72,11 @@ struct Line<'a> {
     step: u64,
     /// Of an evaluation; absent for the evaluation part.
     part: Option<Part>,
-    set: Option<IgnoredAny>,
+    #[serde(borrow)]
+    set: Option<Cow<'a, str>>,
+    samples_checksum: Option<Checksum>,
+    #[serde(default)]
+    averaged: bool,
     epoch: Option<u64>,
     samples: Option<u64>,
     loss: Option<f64>,
@@ -112,9 +95,21 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Whether it is an evaluation on the dataset that is trained on.
-    fn is_evaluation_of_run(&self) -> bool {
-        self.kind == "eval" && self.set.is_none()
+    /// The samples of an evaluation.
+    fn evaluated(&self) -> String {
+        name_of(self.part.unwrap_or(Part::Eval), self.set.as_deref())
+    }
+
+    /// The metrics of the first head; `None` if no sample has its label.
+    fn metrics(&self) -> Option<Metrics> {
+        self.samples.zip(self.label_rate).map(|(samples, label_rate)| Metrics {
+            samples,
+            auc: self.auc,
+            log_loss: self.log_loss.unwrap_or(f64::NAN),
+            normalized_entropy: self.normalized_entropy,
+            calibration: self.calibration,
+            label_rate,
+        })
     }
 }
 
@@ -132,7 +127,8 @@ impl History {
         };
         let mut reader = BufReader::with_capacity(BUFFER_BYTES, file);
         let mut history = Self::default();
-        let mut heads = None;
+        // Of the last evaluation of each set of samples, with the number of its line.
+        let mut heads = BTreeMap::new();
         let mut line = Vec::new();
         for number in 1.. {
             line.clear();
@@ -142,17 +138,27 @@ impl History {
             match serde_json::from_slice::<Line<'_>>(&line) {
                 Ok(read) => {
                     history.add(&read);
-                    if read.is_evaluation_of_run() {
-                        heads = read.heads.map(|heads| (number, heads.to_owned()));
+                    match &*read.kind {
+                        "eval" => {
+                            let last = (number, read.metrics(), read.heads.map(ToOwned::to_owned));
+                            heads.insert(read.evaluated(), last);
+                        }
+                        "early_stopping" => {
+                            let stopping = serde_json::from_slice(&line);
+                            let damaged = |error| ReportError::damaged(path, Some(number), &error);
+                            history.stopping = Some(stopping.map_err(damaged)?);
+                        }
+                        _ => (),
                     }
                 }
                 Err(_) if !line.ends_with(b"\n") && (line.len() as u64) < LINE_BYTES_MAX => break,
                 Err(error) => return Err(ReportError::damaged(path, Some(number), &error)),
             }
         }
-        if let (Some(evaluation), Some((number, heads))) = (&mut history.evaluation, heads) {
-            let read = serde_json::from_str(heads.get());
-            evaluation.heads = read.map_err(|error| ReportError::damaged(path, Some(number), &error))?;
+        for (name, (number, first, heads)) in heads {
+            let heads = heads.map(|heads| serde_json::from_str(heads.get())).transpose();
+            let heads = heads.map_err(|error| ReportError::damaged(path, Some(number), &error))?;
+            history.last.insert(name, EvalMetrics { first, heads: heads.unwrap_or_default() });
         }
         Ok(history)
     }
@@ -191,26 +197,19 @@ impl History {
                     loss: line.loss,
                 });
             }
-            // Those of further datasets are no results of the run.
-            "eval" if line.set.is_some() => {
-                self.phases.add(RunPhase::Evaluation, line.seconds.unwrap_or_default());
-            }
             "eval" => {
-                let part = line.part.unwrap_or(Part::Eval);
-                if self.watched.admits(part, line.step) {
-                    series.auc.push(line.step, number(line.auc));
-                    series.log_loss.push(line.step, number(line.log_loss));
+                let name = line.evaluated();
+                self.evaluations.of(&name).add(Evaluated {
+                    step: line.step,
+                    averaged: line.averaged,
+                    samples_checksum: line.samples_checksum,
+                    auc: number(line.auc),
+                    log_loss: number(line.log_loss),
+                });
+                if line.set.is_none() {
+                    self.scored = Some(name);
                 }
                 self.phases.add(RunPhase::Evaluation, line.seconds.unwrap_or_default());
-                let first = line.samples.zip(line.label_rate).map(|(samples, label_rate)| Metrics {
-                    samples,
-                    auc: line.auc,
-                    log_loss: number(line.log_loss),
-                    normalized_entropy: line.normalized_entropy,
-                    calibration: line.calibration,
-                    label_rate,
-                });
-                self.evaluation = Some(LoggedEvaluation { step: line.step, first, heads: BTreeMap::new() });
             }
             _ => (),
         }

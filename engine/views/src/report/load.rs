@@ -7,22 +7,31 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use rankine_base::files::read_regular;
+use rankine_base::publish::Lock;
 use rankine_engine::run_paths;
-use rankine_engine::training::{IterationSummary, RunDevices, Summary};
+use rankine_engine::training::{IterationSummary, RefitStage, RunDevices, Summary};
 use rankine_model::ModelSpec;
-use rankine_model::evaluation::{EvalMetrics, Metrics, SavedScores};
+use rankine_model::evaluation::{EvalMetrics, EvalSummary, Metrics, SavedScores};
+use rankine_reader::Part;
 use rankine_saved::{SavedModel, SavedModelError};
 use serde::de::DeserializeOwned;
 
 use super::ReportError;
+use super::evaluations::{HeadView, name_of};
 use super::history::{History, LoggedReport};
-use super::view::{DeviceView, HeadView, ModelView, ProgressView, RunState, RunView, TableView};
+use super::view::{DeviceView, ModelView, ProgressView, RefitView, RunState, RunView, TableView};
 
 /// Reads a run folder, finished or not. The log, the summary, the model and the scores may be absent.
 ///
 /// # Errors
 /// [`ReportError::NotARun`] without a job; [`ReportError::Read`]; [`ReportError::Damaged`].
 pub fn load(run: &Path) -> Result<RunView, ReportError> {
+    // The first training of a refit has a folder in that of the second, which comes later.
+    let search = run_paths::search(run);
+    if !run_paths::job(run).exists() && run_paths::job(&search).exists() {
+        let view = load(&search)?;
+        return Ok(RunView { run: Some(run.display().to_string()), refit: Some(RefitView::Search), ..view });
+    }
     let settings = settings(run)?;
     let history = History::read(&run_paths::metrics(run))?;
     let summary: Option<Summary> = json(&run_paths::summary(run))?;
@@ -33,11 +42,14 @@ pub fn load(run: &Path) -> Result<RunView, ReportError> {
     let mut view = RunView {
         name: named("name"),
         run: Some(run.display().to_string()),
-        state: RunState::Unfinished,
+        state: if Lock::is_within(run) { RunState::Training } else { RunState::Unfinished },
         started: started(run, &history),
         device: device(&settings),
         model: ModelView { kind: named("model.kind"), ..ModelView::default() },
-        progress: history.report.map(progress).unwrap_or_default(),
+        progress: ProgressView {
+            total_epochs: settings.get("train.epochs").and_then(|epochs| epochs.parse().ok()),
+            ..history.report.map(progress).unwrap_or_default()
+        },
         scores: scores.map(|scores| scores.heads).unwrap_or_default(),
         ..RunView::default()
     };
@@ -48,9 +60,9 @@ pub fn load(run: &Path) -> Result<RunView, ReportError> {
     if let Some(spec) = &spec {
         view.model = ModelView::new(&view.model.kind, spec);
     }
-    let evaluation = history.evaluation.map(|last| EvalMetrics { first: last.first, heads: last.heads });
-    if let Some(evaluation) = evaluation {
-        view.evaluation = heads(&evaluation, spec.as_ref(), None);
+    (view.evaluations, view.scored, view.stopping) = (history.evaluations, history.scored, history.stopping);
+    for (name, metrics) in &history.last {
+        view.evaluations.of(name).heads = heads(metrics, spec.as_ref(), None);
     }
     if let Some(summary) = summary {
         finish(&mut view, summary, spec.as_ref());
@@ -77,8 +89,10 @@ fn set_devices(view: &mut RunView, devices: RunDevices) {
 
 /// Sets what the summary of a finished run says.
 fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
-    let Summary { name, version, model, device, iteration, train, eval, .. } = summary;
-    view.state = RunState::Finished;
+    view.saved_step = Some(summary.model_steps());
+    view.refit = summary.search.as_deref().map(RefitStage::Refit).map(RefitView::from);
+    let Summary { name, version, model, device, iteration, train, eval, validation, .. } = summary;
+    (view.state, view.ended) = (RunState::Finished, Some(train.stopped));
     (view.name, view.version) = (name, Some(version));
     view.device = DeviceView {
         kind: device.kind,
@@ -95,6 +109,7 @@ fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
     view.progress = ProgressView {
         step: train.steps,
         epoch: view.progress.epoch,
+        total_epochs: view.progress.total_epochs,
         samples: train.samples,
         total_samples: Some(train.samples),
         seconds: train.seconds,
@@ -107,9 +122,15 @@ fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
         view.set_distinct(&look_ups);
         view.iteration = phases;
     }
-    // Without an evaluation part, the summary may have results of further datasets alone.
-    if let Some(eval) = eval.filter(|eval| eval.metrics != EvalMetrics::default()) {
-        view.evaluation = heads(&eval.metrics, spec, eval.auc_achievable);
+    let sets = eval.as_ref().map(|eval| eval.sets.clone()).unwrap_or_default();
+    let sets = sets.into_iter().map(|(set, summary)| (name_of(Part::Eval, Some(&set)), summary));
+    let parts = [(Part::Eval, eval), (Part::Validation, validation)];
+    let parts = parts.into_iter().filter_map(|(part, summary)| Some((name_of(part, None), summary?)));
+    for (name, EvalSummary { metrics, auc_achievable, .. }) in parts.chain(sets) {
+        // Without an evaluation part, the summary may have results of further datasets alone.
+        if metrics != EvalMetrics::default() {
+            view.evaluations.of(&name).heads = heads(&metrics, spec, auc_achievable);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 pub mod assets;
 mod bound;
+mod evaluations;
 mod history;
 mod load;
 mod phases;
@@ -14,14 +15,15 @@ mod series;
 mod view;
 
 pub use bound::Bound;
-pub(crate) use history::WatchedPart;
-pub use history::{History, LoggedEvaluation, LoggedReport};
+pub(crate) use evaluations::Evaluated;
+pub use evaluations::{EvaluationView, Evaluations, HeadView, name_of};
+pub use history::{History, LoggedReport};
 pub use load::{load, settings_of};
 pub use phases::{RunPhase, RunPhaseTimes, RunPhaseView};
 pub use render::{REPORT_MARK, render};
 pub use series::{POINTS_MAX, Series};
 pub use view::{
-    DeviceView, HeadView, ModelView, ProcessView, ProgressView, RunSeries, RunState, RunView, TableView,
+    DeviceView, ModelView, ProcessView, ProgressView, RefitView, RunSeries, RunState, RunView, TableView,
     TaskView, WarningView,
 };
 

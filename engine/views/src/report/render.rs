@@ -15,7 +15,6 @@ const POLICY: &str = concat!(
 /// The most points of all series of a report. A point takes about 27 bytes.
 const POINTS_MAX: usize = 45_000;
 const SERIES_POINTS_MIN: usize = 64;
-const SERIES_PER_RUN: usize = 5;
 /// The most tables of all runs of a report. A table takes about 200 bytes, and so does a setting of one.
 const TABLES_MAX: usize = 1_000;
 const TABLES_PER_RUN_MIN: usize = 20;
@@ -54,11 +53,12 @@ fn replaced(page: &str, tag: &str, by: &str) -> String {
 
 /// Returns the runs as JSON that HTML cannot mistake for markup.
 fn embedded(runs: &[RunView]) -> String {
-    let points = (POINTS_MAX / SERIES_PER_RUN / runs.len().max(1)).max(SERIES_POINTS_MIN);
+    let curves: usize = runs.iter().map(RunView::curves).sum();
+    let points = (POINTS_MAX / curves.max(1)).max(SERIES_POINTS_MIN);
     let mut runs = runs.to_vec();
     let tables = (TABLES_MAX / runs.len().max(1)).max(TABLES_PER_RUN_MIN);
     for run in &mut runs {
-        run.series.thin(points);
+        run.thin(points);
         run.limit_tables(tables);
     }
     let json = serde_json::to_string(&runs).expect("the keys of a view are strings");

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use rankine_engine::training::{DeviceMemory, DeviceTable, LookUpCount, PhaseRun};
+use rankine_engine::training::{
+    BestSummary, DeviceMemory, DeviceTable, EndReason, LookUpCount, PhaseRun, RefitStage, StoppingProgress,
+};
 use rankine_model::ModelSpec;
-use rankine_model::evaluation::{HeadScores, Metrics};
+use rankine_model::evaluation::HeadScores;
 use rankine_topology::Process;
 use serde::Serialize;
 
 use super::bound::Bound;
+use super::evaluations::Evaluations;
 use super::phases::RunPhaseTimes;
 use super::series::Series;
 
@@ -37,8 +40,20 @@ pub struct RunView {
     pub bound: Option<Bound>,
     /// Values by step.
     pub series: RunSeries,
-    /// The last evaluation, one entry a head.
-    pub evaluation: Vec<HeadView>,
+    /// The evaluations.
+    pub evaluations: Evaluations,
+    /// How the last evaluation compares with the best one, with early stopping.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopping: Option<StoppingProgress>,
+    /// Why the training ended; `None` before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<EndReason>,
+    /// Steps after which the saved model was trained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved_step: Option<u64>,
+    /// The two trainings of a refit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refit: Option<RefitView>,
     /// Where the time of the training went.
     #[serde(skip_serializing_if = "RunPhaseTimes::is_empty")]
     pub phases: RunPhaseTimes,
@@ -63,6 +78,9 @@ pub struct RunView {
     pub further_settings: usize,
     /// The scores of the last evaluation, one entry a head.
     pub scores: Vec<HeadScores>,
+    /// The samples of that evaluation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scored: Option<String>,
 }
 
 impl RunView {
@@ -71,6 +89,17 @@ impl RunView {
         for (table, count) in self.tables.iter_mut().zip(look_ups) {
             table.distinct_ratio = count.distinct_ratio();
         }
+    }
+
+    /// The number of curves.
+    pub(super) fn curves(&self) -> usize {
+        RunSeries::COUNT + self.evaluations.curves()
+    }
+
+    /// Reduces each curve to at most this number of points.
+    pub(super) fn thin(&mut self, points: usize) {
+        self.series.thin(points);
+        self.evaluations.thin(points);
     }
 
     /// Keeps this number of tables, the largest ones, and adds up the others. Keeps as many settings of tables.
@@ -112,7 +141,7 @@ pub enum RunState {
     Evaluating,
     /// The model and the summary are saved.
     Finished,
-    /// The folder has no summary: training goes on, was interrupted or failed.
+    /// The training was interrupted or failed: the folder has no summary, and no process has locked it.
     Unfinished,
 }
 
@@ -186,6 +215,8 @@ pub struct ProgressView {
     pub step: u64,
     /// Epochs completed.
     pub epoch: u64,
+    /// The epochs of the job; `None` if a program decides.
+    pub total_epochs: Option<u64>,
     /// Samples trained on.
     pub samples: u64,
     /// Samples that the whole run trains on.
@@ -221,59 +252,48 @@ pub struct RunSeries {
     /// The learning rate of the MLPs.
     #[serde(skip_serializing_if = "Series::is_empty")]
     pub dense_learning_rate: Series,
-    /// The first head's AUC, of each evaluation.
-    #[serde(skip_serializing_if = "Series::is_empty")]
-    pub auc: Series,
-    /// The first head's log loss, of each evaluation.
-    #[serde(skip_serializing_if = "Series::is_empty")]
-    pub log_loss: Series,
 }
 
 impl RunSeries {
+    const COUNT: usize = 3;
+
     /// Reduces each series to at most this number of points.
-    pub fn thin(&mut self, points: usize) {
-        let Self { loss, samples_per_second, dense_learning_rate, auc, log_loss } = self;
-        for series in [loss, samples_per_second, dense_learning_rate, auc, log_loss] {
-            series.thin(points);
-        }
+    fn thin(&mut self, points: usize) {
+        let Self { loss, samples_per_second, dense_learning_rate } = self;
+        let all: [_; Self::COUNT] = [loss, samples_per_second, dense_learning_rate];
+        all.into_iter().for_each(|series| series.thin(points));
     }
 }
 
-/// The quality of one head's predictions; the fields are those of [`rankine_model::evaluation::Metrics`].
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct HeadView {
-    /// The label column; `None` if nothing recorded it.
-    pub label: Option<String>,
-    /// Samples scored.
-    pub samples: u64,
-    /// The area under the ROC curve.
-    pub auc: Option<f64>,
-    /// Mean binary cross-entropy in nats.
-    pub log_loss: Option<f64>,
-    /// Log loss divided by the entropy of the label rate.
-    pub normalized_entropy: Option<f64>,
-    /// Sum of predicted probabilities over sum of labels.
-    pub calibration: Option<f64>,
-    /// The share of labels that are 1.
-    pub label_rate: Option<f64>,
-    /// For generated data: the AUC of the teacher that made the labels.
-    pub auc_achievable: Option<f64>,
+/// The two trainings of `train.early_stopping.refit`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "stage", rename_all = "snake_case")]
+pub enum RefitView {
+    /// This is the first one, which finds the number of steps.
+    Search,
+    /// This is the second one, on all samples.
+    Refit {
+        /// The best evaluation of the first one.
+        best: Option<BestSummary>,
+        /// Its steps.
+        searched_steps: u64,
+        /// Its samples of an epoch.
+        searched_samples: u64,
+        /// Why it ended.
+        ended: EndReason,
+    },
 }
 
-impl HeadView {
-    /// The metrics of a head; there are none if no sample has its label.
-    pub fn new(label: Option<&str>, metrics: Option<&Metrics>) -> Self {
-        let label = label.map(str::to_owned);
-        let Some(metrics) = metrics else { return Self { label, ..Self::default() } };
-        Self {
-            label,
-            samples: metrics.samples,
-            auc: metrics.auc,
-            log_loss: Some(metrics.log_loss).filter(|loss| loss.is_finite()),
-            normalized_entropy: metrics.normalized_entropy,
-            calibration: metrics.calibration,
-            label_rate: Some(metrics.label_rate),
-            auc_achievable: None,
+impl From<RefitStage<'_>> for RefitView {
+    fn from(stage: RefitStage<'_>) -> Self {
+        match stage {
+            RefitStage::Search => Self::Search,
+            RefitStage::Refit(search) => Self::Refit {
+                best: search.best,
+                searched_steps: search.train.steps,
+                searched_samples: search.data.train_samples,
+                ended: search.train.stopped,
+            },
         }
     }
 }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::owner::{Life, Owner};
 use super::path::{parent, unique_suffix};
 use crate::error::{Error, IoContext, Result};
+use crate::files::read_regular;
 
 /// Maximum number of consecutive takeovers that were interrupted; each leaves a file.
 const GENERATIONS_MAX: usize = 64;
@@ -108,6 +109,14 @@ impl Lock {
     /// [`Error::Locked`] if another process holds the lock, or may hold it; [`Error::Io`].
     pub fn within(folder: &Path) -> Result<Self> {
         Self::acquire(&folder.join(NAME_WITHIN), folder)
+    }
+
+    /// Returns whether a process that is known to be alive, on this machine, holds the lock of a folder by
+    /// [`Lock::within`]. Takes no lock.
+    pub fn is_within(folder: &Path) -> bool {
+        let Ok(record) = read_regular(&folder.join(NAME_WITHIN)) else { return false };
+        let owner = serde_json::from_slice::<Owner>(&record);
+        owner.is_ok_and(|owner| owner.life(&Owner::this_process(false)) == Life::Alive)
     }
 
     /// Checks that the lock still excludes other processes.

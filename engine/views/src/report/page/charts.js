@@ -130,8 +130,9 @@ function nthColor(index) {
 }
 
 /** A square of a colour in a legend. */
-function swatch(index) {
-  return element("span", { class: `swatch color-${(index % 8) + 1}`, "aria-hidden": "true" });
+function swatch(index, dashed) {
+  const style = dashed ? " dashed" : "";
+  return element("span", { class: `swatch color-${(index % 8) + 1}${style}`, "aria-hidden": "true" });
 }
 
 const charts = new Set();
@@ -144,14 +145,15 @@ for (const query of ["(prefers-color-scheme: dark)", "print"]) {
 
 // ---- Charts ----
 
-const STEP = { name: "step", format: whole };
+// A course: its title says enough about the axis, and its last point is the present one.
+const STEP = { name: "step", format: whole, course: true };
 const PLOT_HEIGHT = 220;
 const TABLE_ROWS_MAX = 200;
 
 /** Returns the bounds, wider if they are equal. */
 function apart(min, max) {
   if (min === null || min < max) return [min, max];
-  const margin = Math.abs(min) * 0.1 || 1;
+  const margin = Math.abs(min) * 0.05 || 1;
   return [min - margin, max + margin];
 }
 
@@ -160,7 +162,7 @@ function apart(min, max) {
  *
  * Options: `title`; `x` and `y` with `name`, `format`, and optionally `range`, a function of the bounds; `reference`,
  * a function that returns the two ends of a dashed line; `steps`, which draws steps and fills them; `level` of the
- * heading. The readout shows the last point if `x` is `STEP`.
+ * heading; `named`, which names a line also if it is the only one. The readout shows the last point of a course.
  */
 class Chart {
   constructor(options) {
@@ -211,6 +213,7 @@ class Chart {
         return {
           label: line.label,
           nth: line.nth ?? 0,
+          dashed: Boolean(line.dashed),
           x: there.map((at) => line.x[at]),
           y: there.map((at) => line.y[at]),
         };
@@ -218,7 +221,8 @@ class Chart {
       .filter((line) => line.x.length > 0);
     this.root.hidden = lines.length === 0;
     if (this.root.hidden) return false;
-    const state = lines.map(({ label, x, y }) => [label, x.length, x.at(0), x.at(-1), y.at(-1)]).join();
+    const ends = lines.map(({ label, x, y }) => [label, x.length, x.at(0), x.at(-1), y.at(-1)]);
+    const state = [this.options.x.range?.(0, 0), ...ends].join();
     if (state === this.state) return true;
     const sameLines = lines.map(({ label }) => label).join("\n") === this.lines.map(({ label }) => label).join("\n");
     this.state = state;
@@ -229,12 +233,13 @@ class Chart {
       this.plot?.destroy();
       this.plot = null;
     }
-    this.legend.hidden = lines.length === 1;
+    this.names = lines.length > 1 || Boolean(this.options.named);
+    this.legend.hidden = !this.names;
     reconcile(
       this.legend,
       lines,
       (line) => line.label,
-      (line) => element("li", {}, swatch(line.nth), line.label),
+      (line) => element("li", {}, swatch(line.nth, line.dashed), line.label),
       () => {},
     );
     setAttribute(this.area, "aria-label", this.summary());
@@ -268,7 +273,7 @@ class Chart {
       grid: { stroke: () => color("--line"), width: 1 },
       ticks: { show: false },
       // The titles of curves over steps say enough.
-      ...(x === STEP ? {} : { label: of.name, labelSize: 20, labelFont: "12px system-ui, sans-serif" }),
+      ...(x.course ? {} : { label: of.name, labelSize: 20, labelFont: "12px system-ui, sans-serif" }),
     });
     const few = Math.max(...this.lines.map((line) => line.x.length)) <= 40;
     return {
@@ -279,7 +284,11 @@ class Chart {
       cursor: { y: false, drag: { x: false, y: false } },
       scales: {
         x: { time: false, range: (_, min, max) => (x.range ?? apart)(min, max) },
-        y: y.range ? { range: (_, min, max) => y.range(min, max) } : {},
+        y: {
+          // One value, too, is in the middle of an axis near it.
+          range: (_, min, max) =>
+            y.range?.(min, max) ?? (min < max ? uPlot.rangeNum(min, max, 0.1, true) : apart(min, max)),
+        },
       },
       axes: [axis(x, 32), axis(y, 58)],
       series: [
@@ -291,7 +300,7 @@ class Chart {
           spanGaps: true,
           points: { show: few && !steps, size: 6 },
           paths: steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
-          dash: line.nth % 2 && !steps ? [8, 3] : undefined,
+          dash: line.dashed ? [8, 3] : undefined,
         })),
       ],
       hooks: {
@@ -320,7 +329,7 @@ class Chart {
     const { x, y } = this.options;
     const values = this.lines.map((line, nth) => {
       const value = finite(this.data[nth + 1][index]);
-      return value === null ? null : (this.lines.length > 1 ? `${line.label} ` : "") + y.format(value);
+      return value === null ? null : (this.names ? `${line.label} ` : "") + y.format(value);
     });
     return `${values.filter((text) => text !== null).join(", ")} at ${x.name} ${x.format(this.data[0][index])}`;
   }
@@ -331,7 +340,7 @@ class Chart {
       const lowest = line.y.reduce((best, value, at) => (value < line.y[best] ? at : best), 0);
       const highest = line.y.reduce((best, value, at) => (value > line.y[best] ? at : best), 0);
       const at = (index) => `${y.format(line.y[index])} at ${x.name} ${x.format(line.x[index])}`;
-      const name = this.lines.length > 1 ? `${line.label}: ` : "";
+      const name = this.names ? `${line.label}: ` : "";
       return `${name}last ${at(line.x.length - 1)}, lowest ${at(lowest)}, highest ${at(highest)}`;
     });
     return `${title}. ${parts.join(". ")}.`;
@@ -339,7 +348,7 @@ class Chart {
 
   show(index) {
     // The last point says something of a course over steps only, and of several lines it belongs to one only.
-    const idle = this.lines.length > 1 || this.options.x !== STEP ? "" : this.at(this.data[0].length - 1);
+    const idle = this.lines.length > 1 || !this.options.x.course ? "" : this.at(this.data[0].length - 1);
     setText(
       this.readout,
       index === null || index === undefined || index >= this.data[0].length ? idle : this.at(index),
@@ -374,7 +383,7 @@ class Chart {
     const shown = Math.min(all, TABLE_ROWS_MAX);
     // Evenly, with the first and the last one.
     const rows = Array.from({ length: shown }, (_, at) => Math.round((at * (all - 1)) / Math.max(shown - 1, 1)));
-    const titles = [x.name, ...this.lines.map((line) => (this.lines.length > 1 ? line.label : y.name))];
+    const titles = [x.name, ...this.lines.map((line) => (this.names ? line.label : y.name))];
     reconcile(
       this.head,
       titles,

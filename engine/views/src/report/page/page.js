@@ -22,9 +22,19 @@ const CURVES = [
   { key: "loss", title: "Training loss", y: { name: "loss", format: small } },
   { key: "samples_per_second", title: "Samples per second", y: { name: "samples/s", format: rate } },
   { key: "dense_learning_rate", title: "Learning rate (dense)", y: { name: "learning rate", format: small } },
-  { key: "auc", title: "AUC", y: { name: "AUC", format: five } },
-  { key: "log_loss", title: "Log loss", y: { name: "log loss", format: five } },
 ];
+// Their lines are named after the samples that were evaluated, also if there is one.
+const EVALUATION_CURVES = [
+  { key: "auc", title: "AUC", y: { name: "AUC", format: five }, named: true },
+  { key: "log_loss", title: "Log loss", y: { name: "log loss", format: five }, named: true },
+];
+const ENDS = {
+  epochs: ["after all epochs"],
+  max_steps: ["at train.max_steps"],
+  target_auc: ["at eval.target_auc"],
+  early_stopping: ["early", "no better evaluation for as long as the patience"],
+  program: ["by the program"],
+};
 
 // ---- Parts that several sections use ----
 
@@ -172,6 +182,26 @@ function header(level) {
   };
 }
 
+/** Fills a list of facts: a key, a title, a text, the exact value, and what follows the text. */
+function fillTiles(tiles, facts) {
+  reconcile(
+    tiles,
+    facts,
+    ([key]) => key,
+    ([key, title]) =>
+      element(
+        "div",
+        {},
+        element("dt", { text: title }),
+        element("dd", {}, element("span", { class: "value", "data-metric": key }), element("span", { class: "of" })),
+      ),
+    (tile, [, , text, exact, extra]) => {
+      setValue(tile.querySelector(".value"), text, exact);
+      setText(tile.querySelector(".of"), extra ?? "");
+    },
+  );
+}
+
 function progress(level) {
   const fill = element("div", { class: "fill" });
   const bar = element(
@@ -201,61 +231,124 @@ function progress(level) {
         const { name, done, total, unit } = view.task;
         setText(task, `${name}: ${whole(done)}${total ? ` of ${whole(total)}` : ""} ${unit}`);
       }
-      const head = view.evaluation?.[0];
+      const result = resultOf(view);
+      const head = result?.heads?.[0];
       const of = now.total_samples > 0 ? `of ${compact(now.total_samples)}` : "";
+      const epochs = now.total_epochs;
       const bound = view.bound && finite(view.bound.share) !== null ? view.bound : null;
       const ends = finite(now.eta_seconds) !== null && view.state !== "finished";
       const facts = [
         ["step", "Step", whole(now.step), now.step],
-        ["epoch", "Epoch", whole(now.epoch), now.epoch],
+        epochs > 0
+          ? ["epoch", "Epoch", whole(Math.min(now.epoch + 1, epochs)), now.epoch, `of ${whole(epochs)}`]
+          : null,
         ["samples", "Samples", compact(now.samples), now.samples, of],
         ["rate", "Rate", rate(now.samples_per_second), now.samples_per_second],
         ["seconds", "Time", duration(now.seconds), now.seconds],
         ends ? ["eta", "Time left", duration(now.eta_seconds), now.eta_seconds] : null,
         ["loss", "Loss", small(now.loss), now.loss],
-        head ? ["auc", "AUC", five(head.auc), head.auc, view.evaluation.length > 1 ? labelOf(head) : ""] : null,
+        head ? ["auc", "AUC", five(head.auc), head.auc, onAndLabel(result, head)] : null,
         bound
           ? ["bound", "Bound by", bound.by, bound.share, `${percent(bound.share)} ${BOUNDS[bound.by] ?? ""}`]
           : null,
       ].filter((fact) => fact && fact[2] !== MISSING);
-      reconcile(
-        tiles,
-        facts,
-        ([key]) => key,
-        ([key, title]) =>
-          element(
-            "div",
-            {},
-            element("dt", { text: title }),
-            element(
-              "dd",
-              {},
-              element("span", { class: "value", "data-metric": key }),
-              element("span", { class: "of" }),
-            ),
-          ),
-        (tile, [, , text, exact, extra]) => {
-          setValue(tile.querySelector(".value"), text, exact);
-          setText(tile.querySelector(".of"), extra ?? "");
-        },
-      );
+      fillTiles(tiles, facts);
     },
   );
 }
 
-function lineOf(view, key, label, nth = 0) {
-  const found = view.series?.[key];
-  return { label, nth, x: found?.steps ?? [], y: found?.values ?? [] };
+/** How training ended or will end: early stopping, the saved model, and a refit. */
+function stopping(level) {
+  const facts = element("dl", { class: "tiles" });
+  const metricOf = ({ metric, part }) =>
+    `${part === "validation" ? "validation" : "evaluation"} ${metric === "auc" ? "AUC" : "log loss"}`;
+  const factsOf = (view) => {
+    const { stopping: now, ended, saved_step: saved, refit } = view;
+    const best = refit?.best;
+    const left = now ? Math.max(now.patience - now.evaluations_since, 0) : null;
+    const facts = [];
+    const add = (...fact) => facts.push(fact);
+    if (now) {
+      add("best_step", "Best step", whole(now.best_step), now.best_step, `${metricOf(now)} ${five(now.best_value)}`);
+      if (!ended) add("patience_left", "Patience left", whole(left), left, `of ${whole(now.patience)} evaluations`);
+    }
+    if (best) {
+      const value = `${metricOf(best)} ${five(best.value)}, first training`;
+      add("best_step", "Best step", whole(best.step), best.step, value);
+    }
+    if (refit?.stage === "search") {
+      add("refit", "Refit", "follows", "search", "this training finds the number of steps");
+    } else if (refit) {
+      add("refit", "Refit", "on all samples", "refit", `after ${whole(refit.searched_steps)} steps without some`);
+    }
+    const reason = refit?.ended ?? ended;
+    if (ended) {
+      const [text, why] = ENDS[reason] ?? [reason];
+      add("ended", refit?.ended ? "First training ended" : "Training ended", text, reason, why);
+    }
+    if (finite(saved) !== null) add("saved_step", "Saved model", `of step ${whole(saved)}`, saved);
+    return facts;
+  };
+  return section(
+    "Stopping",
+    level,
+    [facts],
+    (view) => factsOf(view).length > 0,
+    (view) => fillTiles(facts, factsOf(view)),
+  );
+}
+
+/** The evaluation that is the result of a run: on the evaluation part, or until then on the validation set. */
+function resultOf(view) {
+  const named = (name) => view.evaluations?.find((one) => one.name === name);
+  return named("evaluation") ?? named("validation");
+}
+
+/** What an AUC was measured on, and of which head it is if there are several. */
+function onAndLabel(result, head) {
+  return result.heads.length > 1 ? `${result.name}, ${labelOf(head)}` : result.name;
+}
+
+function lineOf(series, label, nth = 0, dashed = false) {
+  return { label, nth, dashed, x: series?.steps ?? [], y: series?.values ?? [] };
+}
+
+/** The charts of the curves of runs, over the same steps. */
+function curveCharts(level) {
+  let last = 1;
+  const x = { ...STEP, range: () => [0, last] };
+  const of = (curve) => new Chart({ ...curve, x, level });
+  const [training, evaluations] = [CURVES.map(of), EVALUATION_CURVES.map(of)];
+  return {
+    root: element("div", { class: "charts" }, ...[...training, ...evaluations].map((chart) => chart.root)),
+    /** Shows runs, each with a label if there are several. */
+    update(views, labels) {
+      const lines = CURVES.map(({ key, title }) =>
+        views.map((view, at) => lineOf(view.series?.[key], labels?.[at] ?? title, at, at % 2 === 1)),
+      );
+      const evaluated = EVALUATION_CURVES.map(({ key }) =>
+        views.flatMap((view, at) =>
+          (view.evaluations ?? []).map((one, nth) =>
+            labels
+              ? lineOf(one[key], `${labels[at]}, ${one.name}`, at, nth > 0)
+              : lineOf(one[key], one.name, nth, nth > 0),
+          ),
+        ),
+      );
+      last = Math.max(1, ...[...lines, ...evaluated].flat().map((line) => line.x.at(-1) ?? 0));
+      training.forEach((chart, at) => chart.update(lines[at]));
+      evaluations.forEach((chart, at) => chart.update(evaluated[at]));
+    },
+  };
 }
 
 function curves(level) {
-  const made = CURVES.map((curve) => new Chart({ ...curve, x: STEP, level: level + 1 }));
-  const grid = element("div", { class: "charts" }, ...made.map((chart) => chart.root));
+  const charts = curveCharts(level + 1);
+  const drawn = (series) => series?.values?.some((value) => finite(value) !== null);
   const hasData = (view) =>
-    CURVES.some(({ key }) => view.series?.[key]?.values?.some((value) => finite(value) !== null));
-  return section("Curves", level, [grid], hasData, (view) => {
-    made.forEach((chart, at) => chart.update([lineOf(view, CURVES[at].key, CURVES[at].title)]));
-  });
+    CURVES.some(({ key }) => drawn(view.series?.[key])) ||
+    view.evaluations?.some((one) => EVALUATION_CURVES.some(({ key }) => drawn(one[key])));
+  return section("Curves", level, [charts.root], hasData, (view) => charts.update([view]));
 }
 
 /** An item with a phase's name, its time, a share and a bar, and what follows the bar. */
@@ -431,13 +524,14 @@ function evaluation(level) {
     optional,
     text: (head) => format(head[key]),
     exact: (head) => head[key],
-    metric: (head) => `${labelOf(head)}.${key}`,
+    metric: (head) => `${head.on}.${labelOf(head)}.${key}`,
   });
   const table = new ItemTable({
     label: "Metrics of each head",
     keyOf: (_, at) => at,
     columns: [
-      { title: "Head", text: labelOf },
+      { title: "Samples of", text: (head) => head.on },
+      { title: "Head", optional: true, text: (head) => (head.several ? labelOf(head) : MISSING) },
       metric("samples", "Samples", compact),
       metric("auc", "AUC", five),
       metric("auc_achievable", "AUC achievable", five, true),
@@ -448,19 +542,26 @@ function evaluation(level) {
     ],
   });
   const heads = element("div");
-  const note = element("p", {
-    class: "note",
-    text: "Dashed lines: perfect calibration, chance, and the label rate. Scores are shares of each class.",
-  });
+  const note = element("p", { class: "note" });
   const parts = new Map();
+  const rowsOf = (view) =>
+    (view.evaluations ?? []).flatMap(({ name, heads: of }) =>
+      of.map((head) => ({ ...head, on: name, several: of.length > 1 })),
+    );
   return section(
     "Evaluation",
     level,
     [table.root, heads, note],
-    (view) => some(view.evaluation) || some(view.scores),
+    (view) => some(rowsOf(view)) || some(view.scores),
     (view) => {
-      table.root.hidden = !some(view.evaluation);
-      table.update(view.evaluation ?? []);
+      const rows = rowsOf(view);
+      table.root.hidden = !some(rows);
+      table.update(rows);
+      const scored = view.scored ? `Charts: ${view.scored}. ` : "";
+      setText(
+        note,
+        `${scored}Dashed lines: perfect calibration, chance, and the label rate. Scores are shares of each class.`,
+      );
       const scores = (view.scores ?? []).filter((head) => sum(head.negatives) + sum(head.positives) > 0);
       note.hidden = !scores.length;
       reconcile(
@@ -673,7 +774,9 @@ function settings(level) {
 
 /** All sections of a run; headings start at the level. */
 function runPage(level) {
-  const below = [progress, curves, phases, iteration, evaluation, memory, tables, processes, warnings, settings];
+  const below = [
+    progress, stopping, curves, phases, iteration, evaluation, memory, tables, processes, warnings, settings,
+  ];
   const parts = [header(level), ...below.map((make) => make(level + 1))];
   return {
     root: element("article", {}, ...parts.map((part) => part.root)),
@@ -683,11 +786,14 @@ function runPage(level) {
 
 // ---- Comparison of runs ----
 
+// Of an evaluation's first head.
+const COMPARED_EVALUATIONS = [
+  ["AUC", (head) => head.auc, five, (value) => value],
+  ["Log loss", (head) => head.log_loss, five, (value) => -value],
+  ["Normalized entropy", (head) => head.normalized_entropy, five, (value) => -value],
+  ["Calibration", (head) => head.calibration, five, (value) => -Math.abs(value - 1)],
+];
 const COMPARED = [
-  ["AUC", (view) => view.evaluation?.[0]?.auc, five, (value) => value],
-  ["Log loss", (view) => view.evaluation?.[0]?.log_loss, five, (value) => -value],
-  ["Normalized entropy", (view) => view.evaluation?.[0]?.normalized_entropy, five, (value) => -value],
-  ["Calibration", (view) => view.evaluation?.[0]?.calibration, five, (value) => -Math.abs(value - 1)],
   ["Training loss", (view) => view.progress?.loss, small, null],
   ["Rate", (view) => view.progress?.samples_per_second, rate, (value) => value],
   ["Time", (view) => view.progress?.seconds, duration, null],
@@ -713,16 +819,41 @@ function bestOf(values, goodness) {
   return new Set(scores.flatMap((score, at) => (score === best ? [at] : [])));
 }
 
+/**
+ * Returns the rows that compare evaluations. A row has evaluations on the same samples only, so that one can be the
+ * best; older logs do not tell which samples were evaluated.
+ */
+function evaluationRows(views) {
+  const groups = new Map();
+  views.forEach((view, at) =>
+    (view.evaluations ?? []).forEach((one) => {
+      const key = `${one.name}/${one.samples_checksum ?? `run ${at}`}`;
+      if (!groups.has(key)) groups.set(key, { name: one.name, heads: views.map(() => null) });
+      groups.get(key).heads[at] = one.heads[0] ?? null;
+    }),
+  );
+  const sameName = (name) => [...groups.values()].filter((group) => group.name === name);
+  return [...groups.values()].flatMap((group) => {
+    const alike = sameName(group.name);
+    const name = alike.length > 1 ? `${group.name}, samples ${alike.indexOf(group) + 1}` : group.name;
+    return COMPARED_EVALUATIONS.map(([title, get, format, goodness]) => {
+      const values = group.heads.map((head) => finite(head && get(head)));
+      return { title: `${title} (${name})`, values, format, best: bestOf(values, goodness) };
+    });
+  });
+}
+
 function comparison(views) {
   const labels = labelsOf(views);
   const columns = (first, cell) => [
     { title: first, text: (row) => row.title },
     ...labels.map((label, at) => ({ title: label, ...cell(at) })),
   ];
-  const metrics = COMPARED.map(([title, get, format, goodness]) => {
+  const others = COMPARED.map(([title, get, format, goodness]) => {
     const values = views.map((view) => finite(get(view)));
     return { title, values, format, best: bestOf(values, goodness) };
-  }).filter((row) => row.values.some((value) => value !== null));
+  });
+  const metrics = [...evaluationRows(views), ...others].filter((row) => row.values.some((value) => value !== null));
   const table = new ItemTable({
     label: "Metrics of the runs",
     keyOf: (row) => row.title,
@@ -745,11 +876,8 @@ function comparison(views) {
     columns: columns("Setting", (at) => ({ wrap: true, text: (row) => row.values[at] })),
   });
   changed.update(differing);
-  const overlaid = CURVES.map((curve) => {
-    const chart = new Chart({ ...curve, x: STEP, level: 3 });
-    chart.update(views.map((view, at) => lineOf(view, curve.key, labels[at], at)));
-    return chart.root;
-  });
+  const overlaid = curveCharts(3);
+  overlaid.update(views, labels);
   const list = element(
     "ul",
     { class: "runs" },
@@ -766,7 +894,7 @@ function comparison(views) {
       element("h2", { text: "Settings that differ" }),
       differing.length ? changed.root : element("p", { class: "note", text: "The runs have the same settings." }),
     ),
-    element("section", {}, element("h2", { text: "Curves" }), element("div", { class: "charts" }, ...overlaid)),
+    element("section", {}, element("h2", { text: "Curves" }), overlaid.root),
   );
 }
 

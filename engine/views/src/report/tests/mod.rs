@@ -50,20 +50,31 @@ fn write(run: &Path, name: &str, text: &str) {
     fs::write(run.join(name), text).expect("it can be written");
 }
 
+/// The last evaluation of the evaluation part.
+fn heads(view: &RunView) -> &[HeadView] {
+    view.evaluations.result().map_or(&[], |result| &result.heads)
+}
+
+/// The AUCs of an evaluation, by step.
+fn aucs(view: &RunView, name: &str) -> Vec<(u64, f64)> {
+    let one = view.evaluations.iter().find(|one| one.name == name);
+    one.map(|one| one.auc.points().collect()).unwrap_or_default()
+}
+
 #[test]
 fn a_run_without_a_summary_is_unfinished_and_has_the_logged_values() {
     let log = [train(4, "0.5"), eval(4, "0.75", ""), train(8, "null"), eval(8, "null", "")].concat();
     let run = run(JOB, &log);
     let view = load(run.path()).expect("it is a run");
-    assert_eq!((view.name.as_str(), view.version, view.state), ("ads", None, RunState::Unfinished));
+    assert_eq!((view.name.as_str(), &view.version, view.state), ("ads", &None, RunState::Unfinished));
     assert_eq!(view.started.as_deref(), Some("2026-11-24T15:00:02Z"));
-    let DeviceView { kind, precision, ranks, nodes, .. } = view.device;
-    assert_eq!((kind.as_str(), precision, ranks, nodes), ("cpu", None, None, Some(1)));
+    let DeviceView { kind, precision, ranks, nodes, .. } = &view.device;
+    assert_eq!((kind.as_str(), precision, ranks, nodes), ("cpu", &None, &None, &Some(1)));
     let progress = &view.progress;
     assert_eq!((progress.step, progress.samples, progress.seconds, progress.loss), (8, 80, 2.5, None));
-    assert_eq!(view.series.auc.points().next(), Some((4, 0.75)));
+    assert_eq!(aucs(&view, "evaluation")[0], (4, 0.75));
     assert_eq!(view.series.loss.points().map(|point| point.0).collect::<Vec<_>>(), [4, 8]);
-    let [head] = &view.evaluation[..] else { panic!("one head") };
+    let [head] = heads(&view) else { panic!("one head") };
     assert_eq!((head.samples, head.auc, head.log_loss), (50, None, Some(0.25)));
     let settings: Vec<_> = view.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let expected = [
@@ -93,12 +104,13 @@ fn a_summary_takes_precedence_over_the_log() {
     let progress = &view.progress;
     assert_eq!((progress.samples, progress.total_samples, progress.seconds), (100, Some(100), 4.0));
     assert_eq!((progress.samples_per_second, progress.eta_seconds), (Some(25.0), None));
-    assert_eq!((view.evaluation[0].auc, view.evaluation[0].auc_achievable), (Some(0.75), Some(0.8)));
+    assert_eq!((heads(&view)[0].auc, heads(&view)[0].auc_achievable), (Some(0.75), Some(0.8)));
     let phases = RunPhase::ALL.map(|phase| view.phases.of(phase));
     assert_eq!(phases, [0.5, 1.25, 0.25, 0.1, 0.5]);
     assert_eq!(view.scores[0].scores.positives, [2.5]);
     let json = serde_json::to_value(&view).expect("a view is plain data");
-    assert_eq!((&json["state"], &json["series"]["auc"]["values"][0]), (&"finished".into(), &0.625.into()));
+    assert_eq!((&json["state"], &json["ended"]), (&"finished".into(), &"epochs".into()));
+    assert_eq!(json["evaluations"][0]["auc"]["values"][0], 0.625);
     let phase = &json["phases"][1];
     assert_eq!((&phase["name"], &phase["seconds"]), (&"computing".into(), &1.25.into()));
 }
@@ -120,25 +132,60 @@ fn devices_and_tables_are_those_that_trained() {
     assert_eq!(view.tables[0].top_share, Some(0.5));
 }
 
+/// Curves and results of different samples are kept apart: the model that early stopping restores is evaluated on the
+/// evaluation part once.
+#[test]
+fn each_part_has_a_curve_and_a_result() {
+    let validation =
+        |step, auc| eval(step, auc, ",\"part\":\"validation\",\"samples_checksum\":\"00000000000000ab\"");
+    let stopping = concat!(
+        r#"{"kind":"early_stopping","time":"2026-11-24T15:01:00.000Z","step":8,"part":"validation","metric":"auc","#,
+        r#""best_step":4,"best_value":0.75,"evaluations_since":1,"patience":3}"#,
+        "\n"
+    );
+    let log = [train(4, "0.5"), validation(4, "0.75"), validation(8, "0.5"), stopping.into()].concat();
+    let view = load(run(JOB, &log).path()).expect("it is a run");
+    let result = view.evaluations.result().expect("it was evaluated");
+    assert_eq!((result.name.as_str(), result.heads[0].auc), ("validation", Some(0.5)));
+    assert_eq!(result.samples_checksum, Some(rankine_base::sealed::Checksum(0xab)));
+    let stopping = view.stopping.expect("the log has it");
+    assert_eq!((stopping.best_step, stopping.best_value, stopping.evaluations_since), (4, 0.75, 1));
+
+    let log = [log, validation(4, "0.75"), eval(4, "0.625", "")].concat();
+    let view = load(run(JOB, &log).path()).expect("it is a run");
+    assert_eq!(aucs(&view, "validation"), [(4, 0.75), (8, 0.5)]);
+    assert_eq!(aucs(&view, "evaluation"), [(4, 0.625)]);
+    let result = view.evaluations.result().expect("it was evaluated");
+    assert_eq!((result.name.as_str(), view.scored.as_deref()), ("evaluation", Some("evaluation")));
+    let values: Vec<_> = view.evaluations.iter().map(|one| (one.name.as_str(), one.heads[0].auc)).collect();
+    assert_eq!(values, [("evaluation", Some(0.625)), ("validation", Some(0.75))]);
+
+    // After a resume with other samples, the curve has these alone.
+    let other = eval(12, "0.25", ",\"part\":\"validation\",\"samples_checksum\":\"00000000000000cd\"");
+    let view = load(run(JOB, &[log, other].concat()).path()).expect("it is a run");
+    assert_eq!(aucs(&view, "validation"), [(12, 0.25)]);
+}
+
 /// The evaluations at the end of a run repeat a step: the curve has one point per step, and goes on with later steps.
 #[test]
 fn two_evaluations_of_a_step_are_one_point() {
     let evals = [(4, "0.5"), (4, "0.75"), (8, "0.625"), (8, "0.625"), (4, "0.25"), (12, "0.125")];
     let log = evals.map(|(step, auc)| eval(step, auc, "")).concat();
     let view = load(run(JOB, &log).path()).expect("it is a run");
-    assert_eq!(view.series.auc.points().collect::<Vec<_>>(), [(4, 0.5), (8, 0.625), (12, 0.125)]);
-    assert_eq!(view.series.log_loss.points().map(|point| point.0).collect::<Vec<_>>(), [4, 8, 12]);
+    assert_eq!(aucs(&view, "evaluation"), [(4, 0.5), (8, 0.625), (12, 0.125)]);
+    let result = view.evaluations.result().expect("it was evaluated");
+    assert_eq!(result.log_loss.points().map(|point| point.0).collect::<Vec<_>>(), [4, 8, 12]);
 }
 
 #[test]
 fn every_head_of_the_last_evaluation_is_read() {
     let first = r#"{"samples":50,"auc":0.5,"log_loss":0.25,"normalized_entropy":0.9,"calibration":1.5,"#;
-    let heads = format!(r#","heads":{{"buy":null,"click":{first}"label_rate":0.125}}}}"#);
-    let log = [eval(4, "0.5", ""), eval(8, "0.5", &heads)].concat();
+    let logged = format!(r#","heads":{{"buy":null,"click":{first}"label_rate":0.125}}}}"#);
+    let log = [eval(4, "0.5", ""), eval(8, "0.5", &logged)].concat();
     let view = load(run(JOB, &log).path()).expect("it is a run");
-    let heads: Vec<_> = view.evaluation.iter().map(|head| (head.label.as_deref(), head.samples)).collect();
+    let read: Vec<_> = heads(&view).iter().map(|head| (head.label.as_deref(), head.samples)).collect();
     // The log sorts heads by label, and repeats the metrics of the first.
-    assert_eq!(heads, [(Some("click"), 50), (Some("buy"), 0)]);
+    assert_eq!(read, [(Some("click"), 50), (Some("buy"), 0)]);
 
     // The summary does not say of which head the achievable AUC is.
     let folder = run(JOB, &log);
@@ -146,20 +193,21 @@ fn every_head_of_the_last_evaluation_is_read() {
         format!("\"label_rate\": 0.5, \"heads\":{{\"buy\":null,\"click\":{first}\"label_rate\":0.125}}}}, ");
     write(folder.path(), "summary.json", &SUMMARY.replace("\"label_rate\": 0.5, ", &several));
     let view = load(folder.path()).expect("it is a run");
-    let achievable: Vec<_> = view.evaluation.iter().map(|head| head.auc_achievable).collect();
+    let achievable: Vec<_> = heads(&view).iter().map(|head| head.auc_achievable).collect();
     assert_eq!(achievable, [None, None]);
 }
 
 #[test]
 fn evaluations_of_further_datasets_are_no_results_of_the_run() {
     let set = |heads: &str| format!(",\"set\":\"next day\"{heads}");
-    let heads = ",\"heads\":{\"buy\":null}";
-    let log = [train(8, "0.5"), eval(8, "0.5", ""), eval(8, "0.9", &set("")), eval(9, "0.9", &set(heads))];
+    let buy = ",\"heads\":{\"buy\":null}";
+    let log = [train(8, "0.5"), eval(8, "0.5", ""), eval(8, "0.9", &set("")), eval(9, "0.9", &set(buy))];
     let folder = run(JOB, &log.concat());
     let view = load(folder.path()).expect("it is a run");
-    let shown: Vec<_> = view.evaluation.iter().map(|head| (head.label.as_deref(), head.auc)).collect();
+    let shown: Vec<_> = heads(&view).iter().map(|head| (head.label.as_deref(), head.auc)).collect();
     assert_eq!(shown, [(None, Some(0.5))]);
-    assert_eq!(view.series.auc.points().collect::<Vec<_>>(), [(8, 0.5)]);
+    assert_eq!(aucs(&view, "evaluation"), [(8, 0.5)]);
+    assert_eq!(aucs(&view, "eval set next day"), [(8, 0.9), (9, 0.9)]);
     assert!((view.phases.of(RunPhase::Evaluation) - 0.3).abs() < 1e-9);
 
     // The summary of a run without an evaluation part has them alone.
@@ -168,7 +216,7 @@ fn evaluations_of_further_datasets_are_no_results_of_the_run() {
     summary["eval"] = eval;
     write(folder.path(), "summary.json", &summary.to_string());
     let view = load(folder.path()).expect("it is a run");
-    assert_eq!(view.evaluation.iter().map(|head| head.auc).collect::<Vec<_>>(), [Some(0.5)]);
+    assert_eq!(heads(&view).iter().map(|head| head.auc).collect::<Vec<_>>(), [Some(0.5)]);
 }
 
 #[test]
@@ -205,4 +253,22 @@ fn errors_name_the_file_and_the_way_out() {
     // A job alone is a run that has not reported anything.
     let view = load(run(JOB, "").path()).expect("it is a run");
     assert!(view.started.is_some() && view.series.loss.is_empty());
+}
+
+/// A run that a process holds is training; the first training of a refit has its folder in that of the run.
+#[test]
+fn a_run_whose_folder_is_locked_is_training() {
+    let run = run(JOB, &train(4, "0.5"));
+    let lock = rankine_base::publish::Lock::within(run.path()).expect("nobody else locks it");
+    assert_eq!(load(run.path()).expect("it is a run").state, RunState::Training);
+    drop(lock);
+    assert_eq!(load(run.path()).expect("it is a run").state, RunState::Unfinished);
+
+    let refit = tempfile::tempdir().expect("there is room");
+    fs::create_dir(refit.path().join("search")).expect("there is room");
+    write(&refit.path().join("search"), "job.toml", JOB);
+    write(&refit.path().join("search"), "metrics.jsonl", &train(4, "0.5"));
+    let view = load(refit.path()).expect("it is a run");
+    assert_eq!((view.refit, view.progress.step), (Some(RefitView::Search), 4));
+    assert_eq!(view.run, Some(refit.path().display().to_string()));
 }

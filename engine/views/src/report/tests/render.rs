@@ -22,8 +22,9 @@ fn long_run() -> RunView {
     run.series.loss = series;
     run.series.samples_per_second = run.series.loss.clone();
     run.series.dense_learning_rate = run.series.loss.clone();
-    run.series.auc = run.series.loss.clone();
-    run.series.log_loss = run.series.loss.clone();
+    let evaluation = run.evaluations.of("evaluation");
+    evaluation.auc = run.series.loss.clone();
+    evaluation.log_loss = run.series.loss.clone();
     for label in ["click", "buy"] {
         let counts: Vec<_> = (0..512).map(|bin| f64::from(bin) * 1234.0).collect();
         run.scores.push(HeadScores {
@@ -40,7 +41,10 @@ fn texts_of_a_run_cannot_become_markup() {
     let mut run = RunView { name: HOSTILE.to_owned(), ..RunView::default() };
     run.tables.push(TableView { name: HOSTILE.to_owned(), ..TableView::default() });
     run.warnings.push(WarningView { text: HOSTILE.to_owned(), ..WarningView::default() });
-    run.evaluation.push(HeadView { label: Some(HOSTILE.to_owned()), ..HeadView::default() });
+    run.evaluations
+        .of(HOSTILE)
+        .heads
+        .push(HeadView { label: Some(HOSTILE.to_owned()), ..HeadView::default() });
     run.settings.insert(HOSTILE.to_owned(), HOSTILE.to_owned());
     let report = render(&[run]);
     let data = embedded(&report);
