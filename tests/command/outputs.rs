@@ -571,6 +571,13 @@ fn a_file_that_is_no_earlier_output_is_refused_and_kept() {
             .says(&["already exists and is not overwritten"]);
         run(["init", "--data", &fixture.data, "--out", out]).with(USAGE);
     }
+    let forced = fixture.place.file("forced.csv", "row,price\n1,20\n");
+    let mut force = predict.clone();
+    force.push("--force".to_owned());
+    Ended::of(command(&force, &forced, None)).with(SUCCESS);
+    assert!(fs::read_to_string(&forced).unwrap().starts_with("row,label\n1,0."));
+    // Inputs are kept all the same.
+    Ended::of(command(&force, &fixture.log, None)).with(USAGE).says(&["is read as an input"]);
     let new = format!("metrics.textfile={}", word(&Path::new(&fixture.data).join("new.prom")));
     train(&fixture.place, &fixture.job, "outputs/run", &[&new])
         .with(USAGE)

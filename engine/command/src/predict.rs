@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE", group = "rows", conflicts_with = "part")]
     files: Vec<PathBuf>,
 
-    /// Model: the folder of a finished run, a checkpoint, or an export
+    /// Model: the folder of a finished run or its name in the folder runs, a checkpoint, or an export
     #[arg(long, value_name = "DIR")]
     run: PathBuf,
 
@@ -57,10 +57,14 @@ pub(crate) struct Args {
     #[arg(long, default_value = "eval", value_parser = super::arguments::part)]
     part: Part,
 
-    /// Output file, written atomically; - is standard output, and everything else that the command prints then goes to
-    /// stderr
+    /// Output file, written atomically; earlier predictions are replaced, any other file needs --force. - is standard
+    /// output, and everything else that the command prints then goes to stderr
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+
+    /// Replace any file
+    #[arg(long)]
+    force: bool,
 
     /// Raw columns to copy to the output, unchanged and in this order; the model need not use them
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
@@ -126,7 +130,8 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         training::check_scoring_memory(job, opened.spec()).map_err(TrainError::from)?;
         let model = opened.load()?;
         let ids = opened.ids()?;
-        let options = PredictionOptions { on_unknown: args.unknown, ids, keep: &args.keep_columns };
+        let options =
+            PredictionOptions { on_unknown: args.unknown, ids, keep: &args.keep_columns, force: args.force };
         let mut predictions = Predictions::create(model, schema, options, &args.out)?;
         let source = Source { files: &files, job, model: &opened };
         predict(&args, source, &mut predictions, Bars::new(quiet, monitor.as_ref()))?;

@@ -16,7 +16,7 @@ pub const STANDARD_OUTPUT: &str = "-";
 const ROW_COLUMN: &str = "row";
 /// Earlier predictions, which further ones replace.
 const PREDICTIONS: OwnOutput =
-    OwnOutput { what: "a file of predictions", is_own: are_predictions, way_out: "remove it" };
+    OwnOutput { what: "a file of predictions", is_own: are_predictions, way_out: "replace it with --force" };
 
 /// Predictions that are being written.
 #[derive(Debug)]
@@ -50,9 +50,11 @@ impl Write for Destination {
 
 impl PredictionFile {
     /// Creates the file with its header: the number of the row, the raw columns to keep, and the heads by their labels.
-    /// A head whose label is also kept is named `LABEL_prediction`.
+    /// A head whose label is also kept is named `LABEL_prediction`. `force` replaces any file, not only earlier
+    /// predictions.
     pub(super) fn create<'a>(
         path: &Path,
+        force: bool,
         keep: &[String],
         labels: impl Iterator<Item = &'a str>,
     ) -> Result<Self, PredictError> {
@@ -69,6 +71,7 @@ impl PredictionFile {
         }
         let destination = match path == Path::new(STANDARD_OUTPUT) {
             true => Destination::StandardOutput(BufWriter::new(io::stdout())),
+            false if force => Destination::File(PartialFile::create(path)?),
             false => Destination::File(PREDICTIONS.create(path)?),
         };
         let mut this = Self { path: path.to_owned(), out: csv::Writer::from_writer(destination) };
@@ -151,11 +154,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out.csv");
         let labels = || ["click", "buy, \"now\""].into_iter();
-        drop(PredictionFile::create(&path, &[], labels()).unwrap());
+        drop(PredictionFile::create(&path, false, &[], labels()).unwrap());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 
         let probabilities = [1.0 / 3.0, 1e-17];
-        let mut file = PredictionFile::create(&path, &[], labels()).unwrap();
+        let mut file = PredictionFile::create(&path, false, &[], labels()).unwrap();
         file.write(7, iter::empty(), probabilities.into_iter()).unwrap();
         assert!(!path.exists());
         file.publish().unwrap();
@@ -179,7 +182,8 @@ mod tests {
         for (keep, text) in [(&["a"][..], Some("an \"item\",\n")), (&["a"], Some(&long)), (&[], None)] {
             let keep: Vec<_> = keep.iter().map(|&name| name.to_owned()).collect();
             for row in [None, Some(7)] {
-                let mut file = PredictionFile::create(&path, &keep, ["click", "buy"].into_iter()).unwrap();
+                let mut file =
+                    PredictionFile::create(&path, false, &keep, ["click", "buy"].into_iter()).unwrap();
                 if let Some(row) = row {
                     let kept = text.iter().map(|text| text.as_bytes());
                     file.write(row, kept, [0.25, 1e-17].into_iter()).unwrap();
@@ -201,10 +205,15 @@ mod tests {
             "\n",
         ] {
             fs::write(&path, other).unwrap();
-            let refused = PredictionFile::create(&path, &[], ["click"].into_iter()).map(drop).unwrap_err();
-            let words = "exists and is not a file of predictions: choose another file, or remove it";
+            let refused =
+                PredictionFile::create(&path, false, &[], ["click"].into_iter()).map(drop).unwrap_err();
+            let words =
+                "exists and is not a file of predictions: choose another file, or replace it with --force";
             assert!(refused.to_string().ends_with(words), "{other:?}: {refused}");
             assert_eq!(fs::read_to_string(&path).unwrap(), other);
+            let forced = PredictionFile::create(&path, true, &[], ["click"].into_iter()).unwrap();
+            forced.publish().unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "row,click\n");
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
@@ -215,7 +224,7 @@ mod tests {
         let path = dir.path().join("out.csv");
         let create = |keep: &[&str]| {
             let keep: Vec<_> = keep.iter().map(|name| (*name).to_owned()).collect();
-            PredictionFile::create(&path, &keep, ["click", "buy"].into_iter())
+            PredictionFile::create(&path, false, &keep, ["click", "buy"].into_iter())
         };
         let mut file = create(&["user", "buy"]).unwrap();
         let kept = [&b"a, \"b\"\n\xff"[..], b""];

@@ -95,6 +95,8 @@ pub struct PredictionOptions<'a> {
     /// Raw columns whose texts are written before the predictions, by their names in the files. Only raw rows have
     /// them.
     pub keep: &'a [String],
+    /// Whether the output replaces any file, not only earlier predictions.
+    pub force: bool,
 }
 
 /// Counts of rows, by what was done with them.
@@ -133,9 +135,9 @@ impl<'a> Predictions<'a> {
         options: PredictionOptions<'a>,
         out: &Path,
     ) -> Result<Self, PredictError> {
-        let PredictionOptions { on_unknown, ids, keep } = options;
+        let PredictionOptions { on_unknown, ids, keep, force } = options;
         let labels = model.spec().heads.iter().map(|head| head.label.as_str());
-        let file = PredictionFile::create(out, keep, labels)?;
+        let file = PredictionFile::create(out, force, keep, labels)?;
         let unknown = exact_columns(schema).map(|(_, name)| (name.to_owned(), UnknownCategories::default()));
         let counts = PredictionCounts { unknown: unknown.collect(), ..PredictionCounts::default() };
         Ok(Self { model, schema, on_unknown, ids, keep, file, counts, logits: Vec::new() })

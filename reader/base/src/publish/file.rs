@@ -81,7 +81,7 @@ impl PartialFile {
     ///
     /// # Errors
     /// [`Error::Locked`]; [`Error::Unsuitable`] if it is a folder; [`Error::Io`].
-    pub(super) fn create(path: &Path) -> Result<Self> {
+    pub fn create(path: &Path) -> Result<Self> {
         Self::begin(path, false, |target| Lock::beside(target).map(Some))
     }
 
