@@ -306,6 +306,8 @@ fn refused_trainings_are_explained() {
         "\"cuda\"",
         "\"cpu\"",
     ]);
+    #[cfg(not(feature = "cuda"))]
+    train(&place, &job, "run", &["device.kind=cuda"]).says(&["`cargo build --release --features cuda`"]);
     train(&place, &job, "run", &["model.bottom_mlp=[]"])
         .with(USAGE)
         .says(&["model.bottom_mlp", "4 dense columns"]);

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use rankine_job::{JobError, JobFile};
+use rankine_job::JobFile;
+use rankine_reader::Dataset;
+
+use super::{CommandError, Exit};
 
 /// A job file and changes to it.
 #[derive(Debug, clap::Args)]
@@ -21,14 +24,25 @@ pub(crate) struct JobArgs {
 
 impl JobArgs {
     /// Reads the file and applies the sets.
-    pub(crate) fn read(&self) -> Result<JobFile, JobError> {
-        JobFile::read(&self.path, &self.sets)
+    pub(crate) fn read(&self) -> Result<JobFile, CommandError> {
+        self.read_with([])
     }
 
     /// Reads the file, applies the sets, and then the settings of other arguments.
-    pub(crate) fn read_with(&self, settings: impl IntoIterator<Item = String>) -> Result<JobFile, JobError> {
+    pub(crate) fn read_with(
+        &self,
+        settings: impl IntoIterator<Item = String>,
+    ) -> Result<JobFile, CommandError> {
+        if Dataset::exists(&self.path) {
+            let path = self.path.display();
+            let what = format!(
+                "{path} is a dataset, not a job file: `rankine init --data {path}` writes job.toml, a job that trains \
+                 on it"
+            );
+            return Err(CommandError::new(Exit::Usage, what));
+        }
         let sets: Vec<_> = self.sets.iter().cloned().chain(settings).collect();
-        JobFile::read(&self.path, &sets)
+        Ok(JobFile::read(&self.path, &sets)?)
     }
 }
 

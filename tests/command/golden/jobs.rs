@@ -86,6 +86,7 @@ fn job_and_dataset() {
     mistakes.run("no dataset", "rankine train job.toml --run-dir run");
     mistakes.run("no dataset, when checked", "rankine check job.toml --here");
     generate(&mistakes.place, SHAPE, 500, 0);
+    mistakes.run("a dataset in place of a job", "rankine train data");
     mistakes.file("dense.toml", SHAPE.replace("dense = 4", "dense = 0"));
     mistakes.prepare("generate --shape dense.toml --samples 100 --out no-dense");
     let sets = [

@@ -17,7 +17,8 @@ instead";
 pub enum DeviceError {
     /// The job asks for GPUs, and the build is without CUDA.
     #[error(
-        "device.kind is \"cuda\", but this build of Rankine trains only on the CPU: set it to \"auto\" or \"cpu\""
+        "device.kind is \"cuda\", but this build of Rankine trains only on the CPU: build one for GPUs with `cargo \
+         build --release --features cuda`, or set device.kind to \"auto\" or \"cpu\""
     )]
     NoCuda,
     /// The job asks for GPUs, which cannot be opened.
