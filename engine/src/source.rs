@@ -160,11 +160,14 @@ impl SourceError {
 }
 
 impl ModelSource {
-    /// Determines whether a folder is a run, a checkpoint or an export.
+    /// Determines whether a folder is a run, a checkpoint or an export. Any other path means the run that
+    /// [`run_paths::find`] finds.
     ///
     /// # Errors
     /// [`SourceError::Other`] if it is none of them; [`SourceError::Read`].
     pub fn find(path: &Path, artifact: Artifact) -> Result<Self, SourceError> {
+        let found = if path.is_dir() { path.to_owned() } else { run_paths::find(path) };
+        let path = &*found;
         let names = match names(path) {
             Ok(names) => names,
             Err(error) if error.kind() == ErrorKind::NotFound => {

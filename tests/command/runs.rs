@@ -9,7 +9,9 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::support::process::Running;
-use crate::support::{Ended, FAILED, Place, SHAPE, SUCCESS, generate, job, json_file, rankine, run, train};
+use crate::support::{
+    Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, generate, job, json_file, rankine, run, train,
+};
 
 /// Trains two runs that differ in a learning rate and their lengths.
 fn trained() -> Place {
@@ -125,6 +127,31 @@ fn a_pipe_in_a_run_folder_is_not_waited_for() {
         }
         fs::rename(place.path("aside"), &path).unwrap();
     }
+}
+
+/// `eval`, `report` and `runs` find a run by its folder, by a path into it, and by its name.
+#[test]
+fn a_run_is_named_in_the_same_way_in_all_commands() {
+    let place = trained();
+    let of = |run: &str| {
+        let in_place = |args: &[&str]| {
+            let mut command = rankine();
+            command.args(args).current_dir(place.path("."));
+            Ended::of(command).with(SUCCESS)
+        };
+        let out = format!("{}.html", run.replace('/', "-"));
+        in_place(&["report", run, "--out", &out]);
+        let list = in_place(&["runs", run, "--json"]).json();
+        (in_place(&["eval", "--run", run, "--json"]).json(), fs::read(place.path(&out)).unwrap(), list)
+    };
+    let expected = of("runs/quick");
+    assert_eq!(names(&expected.2), ["quick"]);
+    assert_ne!(expected.0, of("runs/slow").0);
+    for run in ["quick", "runs/quick/metrics.jsonl", "runs/quick/summary.json", "runs/quick/model"] {
+        assert!(of(run) == expected, "{run}");
+    }
+    assert_eq!(names(&runs(&place, &["--json", "--sort", "name"]).json()), ["quick", "slow"]);
+    run(["eval", "--run", "quik"]).with(USAGE).says(&["no model at quik: there is no such folder"]);
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE", conflicts_with_all = ["data", "part"])]
     files: Vec<PathBuf>,
 
-    /// Model: the folder of a finished run, a checkpoint, or an export
+    /// Model: the folder of a finished run or its name in the folder runs, a checkpoint, or an export
     #[arg(long, value_name = "DIR")]
     run: PathBuf,
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use rankine_base::publish::{OwnOutput, replace_file};
+use rankine_engine::run_paths;
 use rankine_views::report::{self, REPORT_MARK, ReportError, RunView};
 
 use super::{CommandError, Exit, output};
@@ -27,7 +28,7 @@ Examples:
   rankine report runs/criteo --out criteo.html
   rankine report sweep/* --out sweep.html")]
 pub(crate) struct Args {
-    /// Run folder; several are compared
+    /// Run folder, a file in it, or the name of a run in the folder runs; several are compared
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
 
@@ -45,7 +46,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     if !args.force {
         REPORT.check(&args.out)?;
     }
-    let views = args.runs.iter().map(|run| report::load(run)).collect::<Result<Vec<RunView>, _>>()?;
+    let views = args.runs.iter().map(|run| report::load(&run_paths::find(run)));
+    let views = views.collect::<Result<Vec<RunView>, _>>()?;
     let html = report::render(&views);
     match args.force {
         true => replace_file(&args.out, html.as_bytes())?,

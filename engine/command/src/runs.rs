@@ -36,7 +36,7 @@ Examples:
   rankine runs sweep --csv > sweep.csv
   rankine runs --sort auc --json | jq -r '.[0].run'")]
 pub(crate) struct Args {
-    /// Folder of runs, or one run folder
+    /// Folder of runs; or one run: its folder, a file in it, or its name in the folder runs
     #[arg(value_name = "DIR", default_value = "runs")]
     dir: PathBuf,
 
@@ -100,7 +100,8 @@ struct Row {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let mut rows: Vec<_> = run_folders(&args.dir)?.iter().map(|folder| Row::read(folder)).collect();
+    let mut rows: Vec<_> =
+        run_folders(&run_paths::find(&args.dir))?.iter().map(|folder| Row::read(folder)).collect();
     rows.sort_by(|one, other| args.sort.compare(one, other).then_with(|| one.name.cmp(&other.name)));
     let differing = if args.settings { differing(&rows) } else { BTreeSet::new() };
     for row in &mut rows {
