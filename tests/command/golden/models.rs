@@ -88,6 +88,8 @@ fn model() {
     mistakes.run("raw columns that are not there", &format!("{predict} films.csv --keep-columns lats"));
     mistakes.file("new.csv", "rating,bought\n1,1\n");
     mistakes.run("rows without a column", &format!("{predict} new.csv"));
+    mistakes.file("new.csv", "id,last,film_id,age,tags\n7,f1,f2,8,t1\n");
+    mistakes.run("rows with a renamed column", &format!("{predict} new.csv"));
     mistakes.file("new.csv", "rating,bought,weight,last,film,age,tags\n4,1,1.25,f1,f2,old,t1\n");
     mistakes.run("a row that cannot be read", &format!("{predict} new.csv"));
     mistakes.run("predictions over an input", "rankine predict --run run films.csv --out films.csv");

@@ -203,7 +203,8 @@ impl CsvParser {
             Ok(first)
         };
         let lacks = |column: &String| {
-            let mut why = format!(" {}", no_column(column, "", &names));
+            let used = |name: &str| format.sources.columns().any(|column| column == name);
+            let mut why = format!(" {}", no_column(column, "", &names, used));
             if format.columns.is_none() && looks_like_a_row(&names, &format.sources) {
                 why += ". If the file has no header and its first line is a row, write header = false and \
                         columns = [...] in [format]";

@@ -84,7 +84,7 @@ pub(crate) fn positions(file: &Path, names: &[String], columns: &[String]) -> Re
                 ),
             )),
             (None, _) => {
-                let lacks = no_column(column, " to keep", names);
+                let lacks = no_column(column, " to keep", names, |_| false);
                 Err(Error::columns(Some(column), format!("{} {lacks}", file.display())))
             }
         }

@@ -112,7 +112,7 @@ impl Columns<'_> {
     /// # Errors
     /// A description of why the file does not have it, or why it has no texts.
     pub(super) fn kept(&self, name: &str) -> Result<Leaf, String> {
-        let Some((index, leaf)) = self.leaf(name) else { return Err(self.lacks(name)) };
+        let Some((index, leaf)) = self.leaf(name) else { return Err(self.lacks(name, |_| false)) };
         let kind = leaf.physical_type();
         let plain = leaf.logical_type_ref().is_none() && leaf.converted_type() == ConvertedType::NONE;
         let what = if leaf.max_rep_level() > 0 {
@@ -135,8 +135,9 @@ impl Columns<'_> {
         }
     }
 
-    pub(super) fn lacks(&self, name: &str) -> String {
+    /// Returns what is said of a column that the file does not have; columns that are `used` are not what was meant.
+    pub(super) fn lacks(&self, name: &str, used: impl Fn(&str) -> bool) -> String {
         let names: Vec<_> = self.descriptor.columns().iter().map(|leaf| leaf.path().string()).collect();
-        format!("{} {}", self.source.path.display(), no_column(name, "", &names))
+        format!("{} {}", self.source.path.display(), no_column(name, "", &names, used))
     }
 }

@@ -116,7 +116,13 @@ pub(crate) fn parquet_source(
             }
             Ok(Some((number, leaf)))
         };
-        let lacks = |column: &str| refuse(column, columns.lacks(column));
+        // The path of a list has further parts after its name.
+        let used = |path: &str| {
+            let rest =
+                |column| path.strip_prefix(column).map(|rest: &str| rest.is_empty() || rest.starts_with('.'));
+            sources.columns().any(|column| rest(column) == Some(true))
+        };
+        let lacks = |column: &str| refuse(column, columns.lacks(column, used));
         let mut actions = Vec::new();
         let (mut labels_absent, mut weight_absent) = (Vec::new(), false);
         for (number, label) in sources.labels.iter().enumerate() {
