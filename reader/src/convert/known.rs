@@ -158,6 +158,17 @@ impl KnownColumns {
         ))
     }
 
+    /// Returns the positions of the columns to read among the names of a table's columns, like
+    /// [`crate::convert::SchemaFile::positions_in`].
+    ///
+    /// # Errors
+    /// [`Error::Columns`] if the table lacks one; [`Error::Unsuitable`] if no raw rows have these columns.
+    pub fn positions_in(&self, table: &str, names: &[String]) -> Result<Vec<usize>> {
+        let sources = self.plan(false)?.format.sources(&self.schema);
+        let refuse = |column: &str, lacks| Error::columns(Some(column), format!("{table} {lacks}"));
+        sources.positions_in(names, refuse)
+    }
+
     /// Compares the columns with those of a new dataset, column by column: a model trained on these fits the new
     /// dataset once its tables have as many rows. Returns the rows of every table. Transforms and vocabularies must be
     /// the same, but new categories, or rows of identity columns, may follow the old ones. The weight, the sizes of

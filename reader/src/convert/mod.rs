@@ -51,7 +51,6 @@ pub use write::encode::Encoder;
 pub use write::unknown::{DISTINCT_VALUES_MAX, UnknownCategories};
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rankine_base::error::{Error, IoContext, Result};
@@ -88,6 +87,11 @@ pub trait Progress: Sync {
     /// rows", "learning" or "writing"; "reading" for prediction. Each pass starts at 0. `bytes_total` is 0 if it is
     /// unknown, as for a pipe.
     fn advance(&self, pass: &'static str, bytes_done: u64, bytes_total: u64);
+}
+
+/// Shows nothing.
+impl Progress for () {
+    fn advance(&self, _: &'static str, _: u64, _: u64) {}
 }
 
 impl<F: Fn(&'static str, u64, u64) + Sync> Progress for F {
@@ -221,7 +225,18 @@ impl ConvertOptions {
     fn sources(&self) -> Result<Vec<Source>> {
         let train = self.files.iter().map(|path| Source::new(path, false));
         let eval = self.eval.iter().map(|path| Source::new(path, true));
-        train.chain(eval).collect()
+        let mut sources: Vec<_> = train.chain(eval).collect::<Result<_>>()?;
+        sources.iter_mut().zip(&self.names).for_each(|(source, name)| source.set_name(name));
+        Ok(sources)
+    }
+
+    /// Returns what the sources of the training part and of the evaluation part are called.
+    fn source_names(&self) -> [Vec<String>; 2] {
+        let paths = self.files.iter().chain(&self.eval).map(|path| path.to_string_lossy().into_owned());
+        let named = self.names.iter().cloned().chain(paths.skip(self.names.len()));
+        let mut train: Vec<_> = named.take(self.files.len() + self.eval.len()).collect();
+        let eval = train.split_off(self.files.len());
+        [train, eval]
     }
 }
 
@@ -352,8 +367,7 @@ fn report_of(
     encoder: &Encoder,
     written: &WriteResult,
 ) -> ConversionReport {
-    let names =
-        |paths: &[PathBuf]| paths.iter().map(|path| path.to_string_lossy().into_owned()).collect::<Vec<_>>();
+    let [files, eval] = options.source_names();
     let columns = schema.categorical.iter().enumerate().map(|(number, column)| {
         let exact = encoder.vocabulary(number).map(|vocabulary| ExactReport {
             kept_categories: vocabulary.rows() - 1,
@@ -371,8 +385,8 @@ fn report_of(
     ConversionReport {
         conversion: Conversion {
             format: plan.format.clone(),
-            files: names(&options.files),
-            eval: names(&options.eval),
+            files,
+            eval,
             split: options.split.to_string(),
             rows: written.rows,
         },

@@ -1,7 +1,8 @@
 //! The format of a dataset's raw rows: stored in its manifest and with every model trained on it, so that both can
 //! read further rows of the same format.
 
-use rankine_base::error::Result;
+use rankine_base::error::{Error, Result};
+use rankine_base::nearest::no_column;
 use serde::{Deserialize, Serialize};
 
 use crate::raw::RawFormat;
@@ -113,6 +114,26 @@ impl ColumnSources {
         let labels = self.labels.iter().map(|label| &label.column);
         let categorical = self.categorical.iter().map(|source| &source.column);
         labels.chain(&self.weight).chain(&self.dense).chain(categorical).map(String::as_str)
+    }
+
+    /// Returns the positions of the raw columns among the names of a table's columns. A dot leads to a field of a
+    /// column that is a group.
+    ///
+    /// # Errors
+    /// The error of `refuse` for a column that the table lacks, and what to say of it after the name of the table.
+    pub(crate) fn positions_in(
+        &self,
+        names: &[String],
+        refuse: impl Fn(&str, String) -> Error,
+    ) -> Result<Vec<usize>> {
+        let is_of = |column: &str, name: &str| {
+            column.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let used = |name: &str| self.columns().any(|column| is_of(column, name));
+        match self.columns().find(|column| !names.iter().any(|name| is_of(column, name))) {
+            Some(column) => Err(refuse(column, no_column(column, "", names, used))),
+            None => Ok((0..names.len()).filter(|&at| used(&names[at])).collect()),
+        }
     }
 
     /// Returns whether there is an entry for each of a schema's columns.

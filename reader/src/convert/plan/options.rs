@@ -32,6 +32,9 @@ pub struct ConvertOptions {
     pub split: Split,
     /// Sources whose rows are the evaluation part; then `split` must be [`Split::None`].
     pub eval: Vec<PathBuf>,
+    /// What messages and the dataset call the sources, `files` first and then `eval`, if these are temporary. A source
+    /// without an entry is called by its path.
+    pub names: Vec<String>,
     /// What happens to rows that cannot be read.
     pub on_bad: OnBad,
     /// The number of bad rows that is allowed.
@@ -55,6 +58,7 @@ impl ConvertOptions {
             out,
             split: Split::None,
             eval: Vec::new(),
+            names: Vec::new(),
             on_bad: OnBad::Fail,
             bad_limit: BadLimit::default(),
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),

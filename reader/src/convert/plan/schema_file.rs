@@ -478,6 +478,16 @@ impl SchemaFile {
         draft
     }
 
+    /// Returns the positions of the columns to read among the names of a table's columns.
+    ///
+    /// # Errors
+    /// [`Error::Document`] if the table lacks one.
+    pub fn positions_in(&self, table: &str, names: &[String]) -> Result<Vec<usize>> {
+        let refuse =
+            |column: &str, lacks: String| self.column_problem(column, format_args!("{table} {lacks}"));
+        self.sources.positions_in(names, refuse)
+    }
+
     /// Returns an error about a raw column that shows where the file names it.
     pub(crate) fn column_problem(&self, column: &str, message: impl fmt::Display) -> Error {
         let key = self.columns.get(column).map_or("", String::as_str);

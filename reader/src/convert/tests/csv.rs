@@ -592,3 +592,32 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_table_of_a_program_is_named_and_its_columns_found() {
+    let temp = TestFolder::new();
+    let files = vec![temp.file("a.csv", csv(&rows(90, 2), false, "\n")), temp.file("b.csv", "5,buy\n")];
+    let mut options =
+        ConvertOptions { names: vec!["<train>".into()], ..f32_options(files, temp.path("out")) };
+    let error = convert_text(&options, SCHEMA).unwrap_err().to_string();
+    assert!(error.contains("b.csv") && !error.contains("<train>"), "{error}");
+    options.eval.extend(options.files.pop());
+    options.names.push("<eval>".into());
+    let error = convert_text(&options, SCHEMA).unwrap_err().to_string();
+    assert!(error.contains("<eval>") && !error.contains("b.csv"), "{error}");
+    options.eval.clear();
+    let report = convert_text(&options, SCHEMA).unwrap();
+    assert_eq!((report.conversion.files, report.conversion.eval), (vec!["<train>".to_owned()], vec![]));
+
+    let schema = "label.column = \"y\"\ndense = [{ column = \"user.age\" }]\n\
+                  categorical = [{ column = \"film\" }, { column = \"film\", name = \"again\" }]\n";
+    let schema = SchemaFile::parse("s.toml", schema).unwrap();
+    let positions = |names: &[&str]| {
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        schema.positions_in("<train>", &names).map_err(|error| error.to_string())
+    };
+    assert_eq!(positions(&["id", "film", "user", "y", "users"]), Ok(vec![1, 2, 3]));
+    let error = positions(&["y", "films", "user.age"]).unwrap_err();
+    assert!(error.starts_with("s.toml:3:"), "{error}");
+    assert!(error.contains("<train> has no column `film` (did you mean `films`?); it has `y`, "), "{error}");
+}

@@ -33,6 +33,8 @@ impl Default for Limits {
 pub(crate) struct Source {
     /// Its path, or what messages call it.
     pub(crate) path: PathBuf,
+    /// Where it is opened.
+    pub(super) opened: PathBuf,
     /// Its length on disk; 0 if that is unknown.
     pub(crate) bytes: u64,
     /// Whether its rows are the evaluation part regardless of the split.
@@ -59,7 +61,13 @@ impl Source {
         }
         let metadata = File::open(path).and_then(|file| file.metadata()).context("open", path)?;
         let identity = Some(FileIdentity::of(&metadata));
-        Ok(Self { path: path.to_owned(), bytes: metadata.len(), eval, identity, standard_input: None })
+        let (opened, bytes) = (path.to_owned(), metadata.len());
+        Ok(Self { path: path.to_owned(), opened, bytes, eval, identity, standard_input: None })
+    }
+
+    /// Sets what messages call it, in place of its path.
+    pub(crate) fn set_name(&mut self, name: &str) {
+        self.path = name.into();
     }
 
     /// Returns the standard input of the process, whose rows are the evaluation part. It can be read once.
@@ -67,6 +75,7 @@ impl Source {
         let file = StandardInput::file_of_process();
         Self {
             path: "standard input".into(),
+            opened: PathBuf::new(),
             bytes: file.as_ref().map_or(0, Metadata::len),
             eval: true,
             identity: file.as_ref().map(FileIdentity::of),

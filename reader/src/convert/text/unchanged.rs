@@ -15,7 +15,7 @@ impl Source {
     /// # Errors
     /// [`Error::Io`]; [`Error::Changed`] if it is not the file that was first opened, as it was then.
     pub(crate) fn open_file(&self) -> Result<File> {
-        let file = File::open(&self.path).context("open", &self.path)?;
+        let file = File::open(&self.opened).context("open", &self.path)?;
         self.compare(file.metadata().context("open", &self.path)?)?;
         Ok(file)
     }
@@ -27,7 +27,7 @@ impl Source {
     /// [`Error::Changed`] if it was written, replaced or removed; [`Error::Io`].
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         let now = match self.standard_input {
-            None => metadata_now(&self.path).map(Some),
+            None => metadata_now(&self.opened).map(Some),
             // Another file in the place of this one would not be read.
             Some(_) => Ok(StandardInput::file_of_process()),
         };
