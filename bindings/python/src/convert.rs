@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString};
 use rankine_base::publish::refuse_inputs;
@@ -18,7 +17,7 @@ use rankine_reader::generate::Shape;
 use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::DenseDtype;
 
-use crate::error::{data_error, source_error};
+use crate::error::{Given, argument_error, data_error, of_package, source_error};
 use crate::job::toml_text;
 use crate::value::{paths, thread_count, to_python};
 use crate::worker;
@@ -38,25 +37,28 @@ use crate::worker;
 #[pyo3(signature = (format, train, out, **options))]
 pub(crate) fn convert<'py>(
     py: Python<'py>,
-    format: &str,
+    format: Given<String>,
     train: &Bound<'py, PyAny>,
-    out: PathBuf,
+    out: Given<PathBuf>,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let (format, out) = (&*format.0, out.0);
     let options =
         &Options { format, given: options.map_or_else(|| Ok(PyDict::new(py)), |given| given.copy())? };
     let stop = Stop::default();
-    let mut common = ConvertOptions { stop: stop.clone(), ..ConvertOptions::new(paths(train)?, out.clone()) };
+    let files = paths(train)?;
+    let mut common = ConvertOptions { stop: stop.clone(), ..ConvertOptions::new(files, out.clone()) };
     options.parse("split", &mut common.split)?;
     options.parse("on_bad", &mut common.on_bad)?;
     options.parse("bad_limit", &mut common.bad_limit)?;
     common.eval = options.take("eval", |files| paths(&files))?.unwrap_or_default();
-    common.threads =
-        rankine::job::thread_count(options.take("threads", |threads| thread_count(threads.extract()?))?);
+    let threads = |threads: Bound<'py, PyAny>| thread_count(threads.extract::<Given<u32>>()?.0);
+    common.threads = rankine::job::thread_count(options.take("threads", threads)?);
     common.dense_dtype = if format == "criteo-tsv" { DenseDtype::F16 } else { DenseDtype::F32 };
     options.parse("dense_dtype", &mut common.dense_dtype)?;
-    let mut source = Some(Source::of(options, &mut common)?);
+    let source = Source::of(options, &mut common)?;
     options.all_are_known("")?;
+    let mut source = Some(source);
     let convert = || source.take().expect("it is converted once").convert(&common).map_err(data_error);
     let report = worker::wait(py, &stop, convert)?;
     let dict = to_python(py, &report)?;
@@ -84,7 +86,7 @@ impl<'py> Options<'_, 'py> {
 
     /// Reads an option that is written as on the command line. Numbers are as good as their digits.
     fn parse<T: FromStr<Err: Display>>(&self, name: &str, to: &mut T) -> PyResult<()> {
-        let parse = |value: Bound<'py, PyAny>| value.str()?.to_str()?.parse().map_err(data_error);
+        let parse = |value: Bound<'py, PyAny>| text_of(&value)?.parse().map_err(data_error);
         self.take(name, parse)?.into_iter().for_each(|value| *to = value);
         Ok(())
     }
@@ -92,19 +94,19 @@ impl<'py> Options<'_, 'py> {
     fn count(&self, name: &str) -> PyResult<Option<u64>> {
         self.take(name, |value| match value.extract() {
             Ok(count @ 1..) => Ok(count),
-            _ => Err(PyValueError::new_err(format!("{name} must be a whole number of 1 or more"))),
+            _ => Err(argument_error(format!("{name} must be a whole number of 1 or more"))),
         })
     }
 
     fn required<T>(&self, name: &str, read: impl FnOnce(Bound<'py, PyAny>) -> PyResult<T>) -> PyResult<T> {
-        let missing = || PyTypeError::new_err(format!("convert({:?}) needs {name}", self.format));
+        let missing = || argument_error(format!("convert({:?}) needs {name}", self.format));
         self.take(name, read)?.ok_or_else(missing)
     }
 
     /// Refuses an option that nothing has read; `with` says which options are there in its place.
     fn all_are_known(&self, with: &str) -> PyResult<()> {
         let Some(name) = self.given.keys().iter().next() else { return Ok(()) };
-        Err(PyTypeError::new_err(format!("convert({:?}{with}) has no option {name}", self.format)))
+        Err(argument_error(format!("convert({:?}{with}) has no option {name}", self.format)))
     }
 }
 
@@ -127,11 +129,11 @@ impl Source {
             common.memory = options.count("memory")?.unwrap_or(common.memory);
             Ok(options.count("min_count")?.unwrap_or(1))
         };
-        if let Some(path) = options.take("like", |path| path.extract::<PathBuf>())? {
+        if let Some(path) = options.take("like", |path| path.extract().map(|Given::<PathBuf>(path)| path))? {
             let known = known_columns(&path).map_err(source_error)?;
             known.check_format(options.format).map_err(data_error)?;
             common.memory = options.count("memory")?.unwrap_or(common.memory);
-            let grow = options.take("grow", |grow| grow.extract())?.unwrap_or(false);
+            let grow = options.take("grow", |grow| grow.extract())?.is_some_and(|Given(grow)| grow);
             options.all_are_known(", like=...")?;
             return Ok(Self::Like { known, grow });
         }
@@ -153,11 +155,12 @@ impl Source {
                 counting(common)?,
             )),
             "hugectr-raw" => {
-                let shape: String = options.required("shape", |shape| Ok(shape.str()?.to_string()))?;
+                let shape: String = options.required("shape", |shape| text_of(&shape))?;
                 refuse_inputs(&common.out, [&shape]).map_err(data_error)?;
                 let mut format = RawFormat::new(Shape::load(&shape).map_err(data_error)?);
                 format.rows_cap = options.count("rows_cap")?;
-                format.labels = options.take("labels", |labels| labels.extract())?.unwrap_or(1);
+                format.labels =
+                    options.take("labels", |labels| labels.extract())?.map_or(1, |Given(labels)| labels);
                 options.parse("dense", &mut format.dense)?;
                 options.parse("ids", &mut format.ids)?;
                 Ok(Self::Raw(format))
@@ -165,7 +168,7 @@ impl Source {
             other => {
                 let formats = ["criteo-tsv", "csv", "hugectr-raw", "parquet"];
                 let hint = did_you_mean(other, formats);
-                Err(PyValueError::new_err(format!(
+                Err(argument_error(format!(
                     "`{other}` is not a format: choose one of {}{hint}",
                     formats.join(", ")
                 )))
@@ -185,22 +188,29 @@ impl Source {
     }
 }
 
+/// Returns the text of a word, a path or a number.
+fn text_of(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let text = value.str().and_then(|text| text.extract());
+    text.map_err(|error| of_package(value.py(), error, argument_error))
+}
+
 /// Reads a schema: a file, or a mapping with the contents of one.
 fn schema_file(schema: &Bound<'_, PyAny>, common: &ConvertOptions) -> PyResult<SchemaFile> {
     if let Ok(mapping) = schema.cast::<PyMapping>() {
         return SchemaFile::parse("schema", &toml_text(mapping)?).map_err(data_error);
     }
-    let path: PathBuf = schema.extract()?;
+    let Given(path): Given<PathBuf> = schema.extract()?;
     refuse_inputs(&common.out, [&path]).map_err(data_error)?;
     SchemaFile::load(&path).map_err(data_error)
 }
 
 /// Reads a mapping such as `{"C3": "hash:100000"}`.
 fn column_vocabularies(columns: &Bound<'_, PyAny>) -> PyResult<Vec<ColumnVocabulary>> {
-    let columns = columns.cast::<PyMapping>()?.items()?;
+    let wrong = |error: PyErr| of_package(columns.py(), error, argument_error);
+    let items = columns.cast::<PyMapping>().map_err(PyErr::from).and_then(|columns| columns.items());
     let vocabulary = |item: Bound<'_, PyAny>| {
-        let (name, kind): (Bound<'_, PyString>, Bound<'_, PyString>) = item.extract()?;
+        let (name, kind): (Bound<'_, PyString>, Bound<'_, PyString>) = item.extract().map_err(wrong)?;
         format!("{name}={kind}").parse().map_err(data_error)
     };
-    columns.iter().map(vocabulary).collect()
+    items.map_err(wrong)?.iter().map(vocabulary).collect()
 }

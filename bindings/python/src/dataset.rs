@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use numpy::{IntoPyArray, PyArray1, PyArrayMethods};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Part, Samples};
 
-use crate::error::data_error;
+use crate::error::{Given, argument_error, data_error};
 use crate::value::to_python;
 
 /// A dataset, as :func:`convert` writes it. Raises DataError if it cannot be opened.
@@ -20,8 +19,8 @@ pub(crate) struct Dataset(rankine_reader::Dataset);
 #[pymethods]
 impl Dataset {
     #[new]
-    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        py.detach(|| rankine_reader::Dataset::open(&path)).map(Self).map_err(data_error)
+    fn new(py: Python<'_>, path: Given<PathBuf>) -> PyResult<Self> {
+        py.detach(|| rankine_reader::Dataset::open(&path.0)).map(Self).map_err(data_error)
     }
 
     #[getter]
@@ -44,9 +43,12 @@ impl Dataset {
     }
 
     /// Reads a part once, in the order of its files, while the caller uses earlier batches.
-    #[pyo3(signature = (part="eval", batch_size=4096))]
-    fn batches(&self, py: Python<'_>, part: &str, batch_size: usize) -> PyResult<Batches> {
-        let part = part_named(part)?;
+    #[pyo3(
+        signature = (part=Given("eval".to_owned()), batch_size=Given(4096)),
+        text_signature = "($self, part='eval', batch_size=4096)"
+    )]
+    fn batches(&self, py: Python<'_>, part: Given<String>, batch_size: Given<usize>) -> PyResult<Batches> {
+        let (part, batch_size) = (part_named(&part.0)?, batch_size.0);
         let open = || BatchStream::open(self.0.part(part)?, &StreamOptions::one_epoch(batch_size));
         let names = self.0.schema().categorical.iter().map(|column| column.name.clone()).collect();
         Ok(Batches { stream: Mutex::new(py.detach(open).map_err(data_error)?), names })
@@ -64,9 +66,7 @@ impl Dataset {
 /// Returns the part with a name.
 pub(crate) fn part_named(name: &str) -> PyResult<Part> {
     let part = Part::STORED.into_iter().find(|part| part.name() == name);
-    part.ok_or_else(|| {
-        PyValueError::new_err(format!("{name:?} is not a part of a dataset: choose train or eval"))
-    })
+    part.ok_or_else(|| argument_error(format!("{name:?} is not a part of a dataset: choose train or eval")))
 }
 
 /// An iterator over the batches of a part. Raises DataError if a block is damaged.

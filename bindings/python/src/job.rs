@@ -7,13 +7,20 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyMapping, PyString};
 use rankine::job::JobFile;
 use toml::{Table, Value};
 
-use crate::error::job_error;
+use crate::error::{Given, job_error, of_package};
 
 /// Reads a job, and replaces the values that `settings` has.
 pub(crate) fn job_file(
     job: Option<&Bound<'_, PyAny>>,
     settings: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<JobFile> {
+    read(job, settings).map_err(|error| match job {
+        Some(job) => of_package(job.py(), error, job_error),
+        None => error,
+    })
+}
+
+fn read(job: Option<&Bound<'_, PyAny>>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<JobFile> {
     let mut sets = Vec::new();
     let settings = settings.map(|settings| table("", settings.as_mapping())).transpose()?.unwrap_or_default();
     let text = match job {
@@ -22,7 +29,9 @@ pub(crate) fn job_file(
             flatten("", settings, &mut sets);
             match job.cast::<PyMapping>() {
                 Ok(job) => table("", job)?.to_string(),
-                Err(_) => return JobFile::read(&job.extract::<PathBuf>()?, &sets).map_err(job_error),
+                Err(_) => {
+                    return JobFile::read(&job.extract::<Given<PathBuf>>()?.0, &sets).map_err(job_error);
+                }
             }
         }
     };

@@ -4,11 +4,10 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use numpy::{PyArray1, PyArrayMethods};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use rankine_engine::ranker::{ArrowRows, Features};
+use rankine_engine::ranker::{ArrowRows, Features, RawColumnError};
 
-use crate::error::{model_error, row_error};
+use crate::error::{Given, argument_error, model_error, of_package, row_error};
 use crate::mapped::Mapped;
 use crate::table::rows_of;
 use crate::value::to_python;
@@ -24,6 +23,8 @@ pub(crate) struct Ranker {
     labels: Vec<String>,
     /// The names of categorical columns. Models that replace this one have the same.
     categorical: Vec<String>,
+    /// The columns that raw rows need; `None` if the model has no raw rows.
+    raw_columns: Option<Vec<String>>,
 }
 
 #[pymethods]
@@ -35,16 +36,16 @@ impl Ranker {
     ///
     /// Compares every file with its checksum. Raises ModelError if there is no model, or it is damaged.
     #[staticmethod]
-    #[pyo3(signature = (path, *, threads=1))]
-    fn load(py: Python<'_>, path: PathBuf, threads: usize) -> PyResult<Self> {
-        let ranker = py.detach(|| rankine_engine::ranker::Ranker::load(path)).map_err(model_error)?;
-        let ranker = ranker.with_threads(threads).map_err(|error| match error.kind() {
-            ErrorKind::InvalidInput => PyValueError::new_err(error.to_string()),
-            _ => error.into(),
+    #[pyo3(signature = (path, *, threads=Given(1)), text_signature = "(path, *, threads=1)")]
+    fn load(py: Python<'_>, path: Given<PathBuf>, threads: Given<usize>) -> PyResult<Self> {
+        let ranker = py.detach(|| rankine_engine::ranker::Ranker::load(path.0)).map_err(model_error)?;
+        let ranker = ranker.with_threads(threads.0).map_err(|error| match error.kind() {
+            ErrorKind::InvalidInput => argument_error(error),
+            _ => model_error(error),
         })?;
         let categorical =
             ranker.schema().stored_categorical().iter().map(|column| column.name.clone()).collect();
-        Ok(Self { labels: ranker.labels(), categorical, ranker })
+        Ok(Self { labels: ranker.labels(), raw_columns: ranker.raw_columns(), categorical, ranker })
     }
 
     /// Scores raw rows, as the files have them that the model's dataset was converted from.
@@ -54,12 +55,15 @@ impl Ranker {
     /// number of categories per row is a list of lists, or a tuple ``(offsets, values)``: row ``i`` has
     /// ``values[offsets[i]:offsets[i + 1]]``. ``None``, NaN and nulls of Arrow are missing numbers.
     ///
-    /// Applies the transforms and vocabularies of training; categories that training did not see share a row.
+    /// Columns that the model does not need are ignored. Applies the transforms and vocabularies of training;
+    /// categories that training did not see share a row.
     ///
     /// Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
     /// Raises RowError, which names column and row, if the columns do not fit the model.
     fn score<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let (py, pieces) = (data.py(), rows_of(data)?);
+        let py = data.py();
+        let needed = self.raw_columns.as_ref().ok_or_else(|| row_error(RawColumnError::NoRawRows))?;
+        let pieces = rows_of(data, needed).map_err(|error| of_package(py, error, row_error))?;
         let rows = pieces.iter().map(ArrowRows::len).sum::<usize>();
         let mut scores = vec![0.0; rows * self.labels.len()];
         let mut score = || self.ranker.score_arrow(&pieces, &mut scores);
@@ -83,7 +87,8 @@ impl Ranker {
         dense: &Bound<'py, PyAny>,
         categorical: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mapped = Mapped::new(dense, categorical, &self.categorical)?;
+        let mapped = Mapped::new(dense, categorical, &self.categorical);
+        let mapped = mapped.map_err(|error| of_package(py, error, row_error))?;
         let ids = mapped.ids();
         let features = Features { rows: mapped.rows, dense: mapped.dense(), categorical: &ids };
         let mut scores = vec![0.0; mapped.rows * self.labels.len()];
@@ -97,8 +102,8 @@ impl Ranker {
     ///
     /// Other threads score with the old model until the new one is loaded. Raises ModelError if that cannot be loaded
     /// or has other columns; the old model then stays.
-    fn swap(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        py.detach(|| self.ranker.swap(path)).map_err(model_error)
+    fn swap(&self, py: Python<'_>, path: Given<PathBuf>) -> PyResult<()> {
+        py.detach(|| self.ranker.swap(path.0)).map_err(model_error)
     }
 
     /// The labels that are predicted, one per head, in the order of scores.
@@ -116,7 +121,7 @@ impl Ranker {
     /// The raw columns that ``score`` reads; ``None`` for models of generated data.
     #[getter]
     fn columns(&self) -> Option<Vec<String>> {
-        self.ranker.raw_columns()
+        self.raw_columns.clone()
     }
 
     /// The number of steps that the model was trained for.

@@ -10,49 +10,77 @@ use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBool, PyFloat, PyList, PyString, PyTuple};
+use rankine_base::nearest::no_column;
 use rankine_engine::ranker::{ArrowColumn, ArrowRows};
 
 use crate::array::{Array, Scalar, array_of, data, fitting};
-use crate::arrow::{joined, record_batches};
+use crate::arrow::{Batches, has_tables, joined};
 use crate::error::row_error;
 
-/// Returns the rows of a table or a mapping, in one or several pieces.
-pub(crate) fn rows_of(data: &Bound<'_, PyAny>) -> PyResult<Vec<ArrowRows>> {
-    match table_of(data)? {
+/// Returns the rows of a table or a mapping, in one or several pieces, with the columns that are needed. Others may be
+/// there, and are not read.
+pub(crate) fn rows_of(data: &Bound<'_, PyAny>, needed: &[String]) -> PyResult<Vec<ArrowRows>> {
+    match table_of(data, needed)? {
         Some(batches) => batches.iter().map(|batch| batch.try_into().map_err(row_error)).collect(),
-        None => Ok(vec![of_mapping(data)?]),
+        None => Ok(vec![of_mapping(data, needed)?]),
     }
 }
 
-/// Returns the rows of a table or a mapping as a whole.
-pub(crate) fn joined_rows_of(data: &Bound<'_, PyAny>) -> PyResult<ArrowRows> {
-    match table_of(data)? {
+/// Returns the rows of a table or a mapping as a whole, like [`rows_of`].
+pub(crate) fn joined_rows_of(data: &Bound<'_, PyAny>, needed: &[String]) -> PyResult<ArrowRows> {
+    match table_of(data, needed)? {
         Some(batches) => ArrowRows::try_from(&joined(&batches)?).map_err(row_error),
-        None => of_mapping(data),
+        None => of_mapping(data, needed),
     }
 }
 
-/// Returns the record batches of a table; `None` if the object is a mapping.
-fn table_of(data: &Bound<'_, PyAny>) -> PyResult<Option<Vec<RecordBatch>>> {
-    // pandas would export an index that is not a range as a column.
+/// Returns a data frame of pandas without its index, which it would export as a column; any other object unchanged.
+pub(crate) fn without_index<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     match data.getattr_opt("reset_index")? {
-        Some(reset) => record_batches(&reset.call((), Some(&[("drop", true)].into_py_dict(data.py())?))?),
-        None => record_batches(data),
+        Some(reset) => reset.call((), Some(&[("drop", true)].into_py_dict(data.py())?)),
+        None => Ok(data.clone()),
     }
 }
 
-fn of_mapping(data: &Bound<'_, PyAny>) -> PyResult<ArrowRows> {
+/// Returns the record batches of a table, with the needed columns; `None` if the object is a mapping.
+fn table_of(data: &Bound<'_, PyAny>, needed: &[String]) -> PyResult<Option<Vec<RecordBatch>>> {
+    if !has_tables(data)? {
+        return Ok(None);
+    }
+    let batches = Batches::of(&without_index(data)?)?;
+    let schema = batches.schema();
+    let names: Vec<_> = schema.fields().iter().map(|field| field.name().clone()).collect();
+    check_needed(data, &names, needed)?;
+    let positions: Vec<_> = (0..names.len()).filter(|&at| needed.contains(&names[at])).collect();
+    let project = |batch: &RecordBatch| batch.project(&positions).map_err(row_error);
+    batches.collect()?.iter().map(project).collect::<PyResult<_>>().map(Some)
+}
+
+/// Checks that data whose columns have these names have all columns that are needed.
+fn check_needed(data: &Bound<'_, PyAny>, names: &[String], needed: &[String]) -> PyResult<()> {
+    let Some(missing) = needed.iter().find(|name| !names.contains(name)) else { return Ok(()) };
+    let lacks = no_column(missing, "", names, |name| needed.iter().any(|needed| needed == name));
+    Err(row_error(format!("the {} {lacks}", data.get_type().name()?)))
+}
+
+fn of_mapping(data: &Bound<'_, PyAny>, needed: &[String]) -> PyResult<ArrowRows> {
     let Some(items) = data.getattr_opt("items")? else {
         let found = data.get_type().name()?;
         return Err(row_error(format!(
             "a {found} has no named columns: give a mapping from names to arrays, a data frame or an Arrow table"
         )));
     };
-    let mut columns = Vec::new();
+    let (mut names, mut columns) = (Vec::new(), Vec::new());
     for item in items.call0()?.try_iter()? {
-        let (name, values): (String, Bound<'_, PyAny>) = item?.extract()?;
-        columns.push(column(name, &values)?);
+        let (name, values): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item?.extract()?;
+        // A name that is no string is none of the model's.
+        let Ok(name) = name.extract::<String>() else { continue };
+        if needed.contains(&name) {
+            columns.push(column(name.clone(), &values)?);
+        }
+        names.push(name);
     }
+    check_needed(data, &names, needed)?;
     let rows = columns.first().map_or(0, ArrowColumn::rows);
     ArrowRows::new(rows, columns).map_err(row_error)
 }

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rankine::prelude::EvalMetrics;
@@ -13,7 +12,7 @@ use rankine_reader::Part;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::error::{job_error, training_error};
+use crate::error::{Given, argument_error, check_callable, job_error, training_error};
 use crate::job::job_file;
 use crate::value::python_value;
 use crate::worker;
@@ -32,17 +31,22 @@ use crate::worker;
 ///
 /// Returns the contents of the run's ``summary.json``, and ``run_dir``. Raises JobError, DataError or TrainError.
 #[pyfunction]
-#[pyo3(signature = (job=None, run_dir=None, *, resume=false, restart=false, on_event=None, **settings))]
+#[pyo3(
+    signature = (job=None, run_dir=None, *, resume=Given(false), restart=Given(false), on_event=None, **settings),
+    text_signature = "(job=None, run_dir=None, *, resume=False, restart=False, on_event=None, **settings)"
+)]
 pub(crate) fn train<'py>(
     py: Python<'py>,
     job: Option<&Bound<'py, PyAny>>,
-    run_dir: Option<PathBuf>,
-    resume: bool,
-    restart: bool,
+    run_dir: Option<Given<PathBuf>>,
+    resume: Given<bool>,
+    restart: Given<bool>,
     on_event: Option<&Bound<'py, PyAny>>,
     settings: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let start = start_of(resume, restart, run_dir.as_deref())?;
+    let run_dir = run_dir.map(|run_dir| run_dir.0);
+    let start = start_of(resume.0, restart.0, run_dir.as_deref())?;
+    check_callable(on_event)?;
     let file = job_file(job, settings)?;
     let job = file.job().map_err(job_error)?;
     let stop = Stop::default();
@@ -67,8 +71,8 @@ pub(crate) fn train<'py>(
 pub(crate) fn start_of(resume: bool, restart: bool, run_dir: Option<&Path>) -> PyResult<Start> {
     match (resume, restart, run_dir) {
         (false, false, _) => Ok(Start::New),
-        (_, _, None) => Err(PyTypeError::new_err("resume and restart need run_dir")),
-        (true, true, _) => Err(PyTypeError::new_err("resume and restart cannot be combined")),
+        (_, _, None) => Err(argument_error("resume and restart need run_dir")),
+        (true, true, _) => Err(argument_error("resume and restart cannot be combined")),
         (true, false, _) => Ok(Start::Resume),
         (false, true, _) => Ok(Start::Restart),
     }

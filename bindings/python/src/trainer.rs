@@ -8,11 +8,12 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyMapping};
 use rankine::job::JobFile;
 use rankine_base::Stop;
+use rankine_engine::ranker::RawColumnError;
 use rankine_engine::trainer::{Features, TrainerError, TrainerOptions, TrainingRows};
 use rankine_reader::Schema;
 use serde_json::Value;
 
-use crate::error::{job_error, train_error, trainer_error};
+use crate::error::{Given, check_callable, job_error, of_package, row_error, train_error, trainer_error};
 use crate::job::job_file;
 use crate::mapped::{Mapped, numbers_of};
 use crate::table::joined_rows_of;
@@ -44,24 +45,35 @@ pub(crate) struct Trainer {
     schema: Schema,
     /// The names of categorical columns.
     categorical: Vec<String>,
+    /// The columns that raw rows need; `None` if there are no raw rows.
+    raw_columns: Option<Vec<String>>,
 }
 
 #[pymethods]
 impl Trainer {
     #[new]
-    #[pyo3(signature = (job=None, data=None, run_dir=None, *, resume=false, restart=false, on_event=None, **settings))]
+    #[pyo3(
+        signature = (
+            job=None, data=None, run_dir=None, *, resume=Given(false), restart=Given(false), on_event=None, **settings
+        ),
+        text_signature = "(job=None, data=None, run_dir=None, *, resume=False, restart=False, on_event=None, \
+                          **settings)"
+    )]
     #[allow(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
         py: Python<'_>,
         job: Option<&Bound<'_, PyAny>>,
         data: Option<&Bound<'_, PyAny>>,
-        run_dir: Option<PathBuf>,
-        resume: bool,
-        restart: bool,
-        on_event: Option<Py<PyAny>>,
+        run_dir: Option<Given<PathBuf>>,
+        resume: Given<bool>,
+        restart: Given<bool>,
+        on_event: Option<&Bound<'_, PyAny>>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let start = start_of(resume, restart, run_dir.as_deref())?;
+        let run_dir = run_dir.map(|run_dir| run_dir.0);
+        let start = start_of(resume.0, restart.0, run_dir.as_deref())?;
+        check_callable(on_event)?;
+        let on_event = on_event.map(|on_event| on_event.clone().unbind());
         let settings = match (data, settings) {
             (Some(data), settings) => Some(with_data(data, settings)?),
             (None, settings) => settings.cloned(),
@@ -78,8 +90,9 @@ impl Trainer {
         let trainer = worker::wait(py, &stop, || start().map_err(|error| trainer_error(&file, error)))?;
         let (run_dir, schema) = (trainer.run_dir().to_owned(), trainer.schema().clone());
         let categorical = schema.stored_categorical().iter().map(|column| column.name.clone()).collect();
-        let trainer = Mutex::new(Some(trainer));
-        Ok(Self { file, trainer, stop, events: Mutex::new(events), on_event, run_dir, schema, categorical })
+        let raw_columns = trainer.raw_columns();
+        let (trainer, events) = (Mutex::new(Some(trainer)), Mutex::new(events));
+        Ok(Self { file, trainer, stop, events, on_event, run_dir, schema, categorical, raw_columns })
     }
 
     /// Trains a step on raw rows with their labels, as the files have them that the dataset was converted from.
@@ -91,7 +104,9 @@ impl Trainer {
     /// Raises RowError, which names column and row, if the rows do not fit: nothing has changed then. Raises TrainError
     /// if an earlier step failed.
     fn step(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (py, rows) = (data.py(), joined_rows_of(data)?);
+        let py = data.py();
+        let needed = self.raw_columns.as_ref().ok_or_else(|| row_error(RawColumnError::NoRawRows))?;
+        let rows = joined_rows_of(data, needed).map_err(|error| of_package(py, error, row_error))?;
         py.detach(|| self.with(|trainer| trainer.push_arrow(&rows)))?;
         self.deliver(py)
     }
@@ -112,11 +127,12 @@ impl Trainer {
         labels: &Bound<'_, PyAny>,
         weights: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let mapped = Mapped::new(dense, categorical, &self.categorical)?;
-        let labels = numbers_of("labels", labels)?;
+        let wrong = |error| of_package(py, error, row_error);
+        let mapped = Mapped::new(dense, categorical, &self.categorical).map_err(wrong)?;
+        let labels = numbers_of("labels", labels).map_err(wrong)?;
         let labels: Vec<_> = labels.iter().map(Vec::as_slice).collect();
-        let weights =
-            weights.map(|weights| numbers_of("weights", weights)).transpose()?.map(|all| all.concat());
+        let weights = weights.map(|weights| numbers_of("weights", weights)).transpose().map_err(wrong)?;
+        let weights = weights.map(|all| all.concat());
         let ids = mapped.ids();
         let features = Features { rows: mapped.rows, dense: mapped.dense(), categorical: &ids };
         let rows = TrainingRows { features, labels: &labels, weights: weights.as_deref() };
@@ -140,8 +156,8 @@ impl Trainer {
 
     /// Waits for all steps, and saves the model as an export in a folder that must not exist, which :class:`Ranker`
     /// loads. Raises TrainError.
-    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        self.wait(py, |trainer| trainer.save(path))
+    fn save(&self, py: Python<'_>, path: Given<PathBuf>) -> PyResult<()> {
+        self.wait(py, |trainer| trainer.save(path.0))
     }
 
     /// Waits for all steps, evaluates the model, and saves it in the run folder.
@@ -237,7 +253,7 @@ fn with_data<'py>(
     if data.cast::<PyMapping>().is_ok() {
         settings.set_item("data", data)?;
     } else {
-        settings.set_item("data", [("dir", data.extract::<PathBuf>()?)].into_py_dict(data.py())?)?;
+        settings.set_item("data", [("dir", data.extract::<Given<PathBuf>>()?.0)].into_py_dict(data.py())?)?;
     }
     Ok(settings)
 }

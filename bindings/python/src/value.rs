@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use pyo3::IntoPyObjectExt;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use rankine::job::ThreadCount;
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::error::{Given, argument_error};
 
 /// Turns data into dicts, lists and scalars; numbers that are not finite become `None`.
 pub(crate) fn to_python<'py>(py: Python<'py>, data: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
@@ -41,14 +42,14 @@ pub(crate) fn python_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Boun
 
 /// Returns a path, or the paths of a sequence.
 pub(crate) fn paths(given: &Bound<'_, PyAny>) -> PyResult<Vec<PathBuf>> {
-    given
-        .extract()
-        .map(|path| vec![path])
-        .or_else(|_: PyErr| given.try_iter()?.map(|path| path?.extract()).collect())
+    let path = |path: Bound<'_, PyAny>| path.extract().map(|Given(path)| path);
+    given.extract().map(|path| vec![path]).or_else(|_: PyErr| match given.try_iter() {
+        Ok(paths) => paths.map(|given| path(given?)).collect(),
+        Err(_) => path(given.clone()).map(|path| vec![path]),
+    })
 }
 
 /// Checks a number of threads.
 pub(crate) fn thread_count(threads: u32) -> PyResult<ThreadCount> {
-    ThreadCount::new(threads)
-        .ok_or_else(|| PyValueError::new_err("threads must be a whole number from 1 to 4096"))
+    ThreadCount::new(threads).ok_or_else(|| argument_error("threads must be a whole number from 1 to 4096"))
 }

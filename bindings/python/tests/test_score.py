@@ -72,6 +72,20 @@ def test_a_frame_with_another_index_has_the_same_rows(films: Films) -> None:
     np.testing.assert_array_equal(ranker.score(older), films.expected[older.index])
 
 
+def test_columns_that_the_model_does_not_need_are_ignored(films: Films) -> None:
+    """As by `rankine predict`, whatever their types are."""
+    ranker = rankine.Ranker.load(films.run)
+    rows = len(films.expected)
+    dates = pd.date_range("2026-01-01", periods=rows)
+    frame = pd.DataFrame({"id": range(rows), **films.features(), "when": dates})
+    table = pa.table({**films.features(), "when": pa.array([0] * rows, pa.date32())})
+    mapping: dict[Any, Any] = {**arrays(films.columns), "when": dates, 7: object()}
+    for data in (frame, pl.from_pandas(frame), table, mapping):
+        np.testing.assert_array_equal(ranker.score(data), films.expected)
+    with pytest.raises(rankine.RowError, match=r"^the DataFrame has no column `film` \(did you mean `film_id`\?\)"):
+        ranker.score(frame.rename(columns={"film": "film_id"}))
+
+
 def test_many_rows_are_scored_in_pieces(films: Films) -> None:
     ranker = rankine.Ranker.load(films.run)
     repeats = 300
@@ -129,7 +143,7 @@ def test_no_rows_have_no_scores(films: Films) -> None:
     ranker = rankine.Ranker.load(films.run)
     empty = pa.table(films.features()).slice(0, 0)
     assert ranker.score(empty).shape == (0, 2)
-    with pytest.raises(rankine.RowError, match="^there is no column age"):
+    with pytest.raises(rankine.RowError, match="^the Table has no column `age`; it has `price`, `film`"):
         ranker.score(empty.drop_columns(["age"]))
 
 
@@ -143,8 +157,15 @@ def test_a_ranker_says_what_it_is(films: Films) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "missing": ({"age": None}, "there is no column age"),
-    "misspelt": ({"film": None, "films": ["f1"] * 3}, "the model has no column films: did you mean `film`?"),
+    "missing": (
+        {"age": None},
+        "the dict has no column `age`; it has `price`, `film`, `last`, `hour`, `tags`",
+    ),
+    "misspelt": (
+        {"last": None, "last_film": ["f1"] * 3},
+        "the dict has no column `last` (did you mean `last_film`?); it has `age`, `price`, `film`, `hour`, `tags`, "
+        "`last_film`",
+    ),
     "length": ({"hour": [1, 2]}, "column hour has 2 rows; expected 3"),
     "text": ({"price": ["1", "2", "dear"]}, 'column price, row 2: "dear" is not a number of at most 3.4028235e38'),
     "out of range": ({"hour": [0, 24, 0]}, "column hour, row 1: 24 is not the number of one of its table's 24 rows"),

@@ -1,7 +1,9 @@
 //! From raw rows to samples, with the transforms and vocabularies of a dataset.
 
+use std::collections::HashSet;
+
 use rankine_reader::convert::{
-    Encoder, RawColumn, RawColumnError, RawColumns, RawLabels, RawRows, RowFormat,
+    ColumnSources, Encoder, RawColumn, RawColumnError, RawColumns, RawLabels, RawRows, RowFormat,
 };
 use rankine_reader::{IdRules, Samples, Schema};
 
@@ -27,6 +29,20 @@ impl RawEncoder {
     /// Returns the format of raw rows; `None` if the dataset was generated.
     pub(crate) fn format(&self) -> Option<&RowFormat> {
         self.source.as_ref().map(|(format, _)| format)
+    }
+
+    /// Returns the names of the raw columns that are read, each once: dense columns, categorical ones, then labels and
+    /// weight if they are read; `None` if the dataset was generated.
+    pub(crate) fn columns(&self) -> Option<Vec<String>> {
+        let ColumnSources { labels, weight, dense, categorical } = self.format()?.sources(&self.stored);
+        let mut names = dense;
+        names.extend(categorical.into_iter().map(|source| source.column));
+        if self.labels == RawLabels::Needed {
+            names.extend(labels.into_iter().map(|label| label.column).chain(weight));
+        }
+        let mut known = HashSet::new();
+        names.retain(|name| known.insert(name.clone()));
+        Some(names)
     }
 
     /// Turns raw rows into samples. Ids out of range stay, where the rules are that they are no errors. `raw` is memory

@@ -20,7 +20,6 @@
 
 mod error;
 
-use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -205,13 +204,7 @@ impl Ranker {
     /// Returns the names of the raw columns that [`Ranker::score_raw`] reads, each once, the dense ones first; `None`
     /// if the model was trained on generated data.
     pub fn raw_columns(&self) -> Option<Vec<String>> {
-        let model = self.model();
-        let sources = model.raw.format()?.sources(&model.schema);
-        let mut names = sources.dense;
-        names.extend(sources.categorical.into_iter().map(|source| source.column));
-        let mut known = HashSet::new();
-        names.retain(|name| known.insert(name.clone()));
-        Some(names)
+        self.model().raw.columns()
     }
 
     /// Returns the number of steps that the model was trained for.

@@ -157,6 +157,12 @@ impl Trainer {
         Ok(trainer)
     }
 
+    /// Returns the names of the raw columns that [`Trainer::push_raw`] reads, each once, labels and weight last; `None`
+    /// if the dataset was generated.
+    pub fn raw_columns(&self) -> Option<Vec<String>> {
+        self.raw.columns()
+    }
+
     /// Trains a step on mapped rows. Ids out of range follow the job's `guard.ids_out_of_range`. No rows are no step.
     ///
     /// # Errors

@@ -9,6 +9,10 @@ class Error(Exception):
     """What every error of Rankine is."""
 
 
+class ArgumentError(Error, ValueError, TypeError):
+    """An argument of a call has a type or a value that it cannot have."""
+
+
 class JobError(Error):
     """A job is invalid, or does not suit its dataset or this machine."""
 
@@ -43,6 +47,7 @@ from rankine._rankine import (  # noqa: E402
 )
 
 __all__ = [
+    "ArgumentError",
     "Batch",
     "Batches",
     "DataError",

@@ -44,7 +44,8 @@ class Ranker:
         number of categories per row is a list of lists, or a tuple ``(offsets, values)``: row ``i`` has
         ``values[offsets[i]:offsets[i + 1]]``. ``None``, NaN and nulls of Arrow are missing numbers.
 
-        Applies the transforms and vocabularies of training; categories that training did not see share a row.
+        Columns that the model does not need are ignored. Applies the transforms and vocabularies of training;
+        categories that training did not see share a row.
 
         Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
         Raises RowError, which names column and row, if the columns do not fit the model.
