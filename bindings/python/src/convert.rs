@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString};
-use rankine_base::publish::refuse_inputs;
+use rankine_base::publish::{PartialDir, refuse_inputs};
 use rankine_base::{Stop, did_you_mean};
 use rankine_engine::source::known_columns;
 use rankine_reader::convert::{
@@ -19,6 +19,8 @@ use rankine_reader::schema::DenseDtype;
 
 use crate::error::{Given, argument_error, data_error, of_package, source_error};
 use crate::job::toml_text;
+#[cfg(feature = "parquet")]
+use crate::rows_file::RowsFile;
 use crate::value::{paths, thread_count, to_python};
 use crate::worker;
 
@@ -27,6 +29,11 @@ use crate::worker;
 /// The options are those of ``rankine convert``: ``split`` is ``"last:0.2"``, ``"random:0.1:SEED"`` or ``"none"``,
 /// ``memory`` is in bytes, and ``schema`` is a schema file, or a mapping with the contents of one. For Criteo's logs,
 /// ``columns`` maps names to vocabularies, such as ``{"C3": "hash:100000"}``.
+///
+/// With the format ``"arrow"``, ``train`` and ``eval`` are rows instead of files: a data frame of pandas or Polars, a
+/// table, record batch or reader of PyArrow, or an iterable of these. An iterable is read once. The columns that the
+/// schema names are written to a temporary Parquet file without a name on the disk of ``out``, since a conversion reads
+/// its rows up to three times; other columns are ignored. A Parquet file with these rows gives the same dataset.
 ///
 /// ``like`` is an existing dataset, or a run, whose columns, transforms and vocabularies the new dataset keeps, instead
 /// of the options that describe columns. With ``grow=True``, new categories get rows after the old ones.
@@ -46,24 +53,74 @@ pub(crate) fn convert<'py>(
     let options =
         &Options { format, given: options.map_or_else(|| Ok(PyDict::new(py)), |given| given.copy())? };
     let stop = Stop::default();
-    let files = paths(train)?;
+    let rows = format == TABLES;
+    let files = if rows { Vec::new() } else { paths(train)? };
     let mut common = ConvertOptions { stop: stop.clone(), ..ConvertOptions::new(files, out.clone()) };
     options.parse("split", &mut common.split)?;
     options.parse("on_bad", &mut common.on_bad)?;
     options.parse("bad_limit", &mut common.bad_limit)?;
-    common.eval = options.take("eval", |files| paths(&files))?.unwrap_or_default();
+    let eval = options.take("eval", Ok)?;
+    if let (Some(files), false) = (&eval, rows) {
+        common.eval = paths(files)?;
+    }
     let threads = |threads: Bound<'py, PyAny>| thread_count(threads.extract::<Given<u32>>()?.0);
     common.threads = rankine::job::thread_count(options.take("threads", threads)?);
     common.dense_dtype = if format == "criteo-tsv" { DenseDtype::F16 } else { DenseDtype::F32 };
     options.parse("dense_dtype", &mut common.dense_dtype)?;
     let source = Source::of(options, &mut common)?;
     options.all_are_known("")?;
+    // Kept until the conversion has read them.
+    let _tables = if rows {
+        // An output that is refused is refused before an iterator is read.
+        drop(PartialDir::create(&common.out).map_err(data_error)?);
+        Some(tables(&source, train, eval.as_ref(), &mut common)?)
+    } else {
+        None
+    };
     let mut source = Some(source);
     let convert = || source.take().expect("it is converted once").convert(&common).map_err(data_error);
     let report = worker::wait(py, &stop, convert)?;
     let dict = to_python(py, &report)?;
     dict.set_item("dataset", out.display().to_string())?;
     Ok(dict)
+}
+
+/// The format of rows that are in no file.
+const TABLES: &str = "arrow";
+
+/// Writes the rows of the training part, and of the evaluation part if it has its own, for a conversion to read.
+#[cfg(feature = "parquet")]
+fn tables(
+    source: &Source,
+    train: &Bound<'_, PyAny>,
+    eval: Option<&Bound<'_, PyAny>>,
+    common: &mut ConvertOptions,
+) -> PyResult<Vec<RowsFile>> {
+    let mut files = Vec::new();
+    for (name, rows) in [("<train>", Some(train)), ("<eval>", eval)] {
+        let Some(rows) = rows else { continue };
+        let needed = |names: &[String]| match source {
+            Source::Parquet(schema, _) => schema.positions_in(name, names),
+            Source::Like { known, .. } => known.positions_in(name, names),
+            Source::Criteo(_) | Source::Csv(..) | Source::Raw(_) => unreachable!("it reads files"),
+        };
+        let file = RowsFile::write(name, rows, &common.out, &needed)?;
+        let of_part = if files.is_empty() { &mut common.files } else { &mut common.eval };
+        of_part.push(file.path());
+        common.names.push(name.to_owned());
+        files.push(file);
+    }
+    Ok(files)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn tables(
+    _: &Source,
+    _: &Bound<'_, PyAny>,
+    _: Option<&Bound<'_, PyAny>>,
+    _: &mut ConvertOptions,
+) -> PyResult<()> {
+    Err(data_error(rankine_base::Error::Unsupported { doing: "convert tables", feature: "parquet" }))
 }
 
 /// The options of a conversion that are left to read.
@@ -131,7 +188,9 @@ impl Source {
         };
         if let Some(path) = options.take("like", |path| path.extract().map(|Given::<PathBuf>(path)| path))? {
             let known = known_columns(&path).map_err(source_error)?;
-            known.check_format(options.format).map_err(data_error)?;
+            known
+                .check_format(if options.format == TABLES { "parquet" } else { options.format })
+                .map_err(data_error)?;
             common.memory = options.count("memory")?.unwrap_or(common.memory);
             let grow = options.take("grow", |grow| grow.extract())?.is_some_and(|Given(grow)| grow);
             options.all_are_known(", like=...")?;
@@ -150,7 +209,7 @@ impl Source {
                 options.required("schema", |schema| schema_file(&schema, common))?,
                 counting(common)?,
             )),
-            "parquet" => Ok(Self::Parquet(
+            "parquet" | TABLES => Ok(Self::Parquet(
                 options.required("schema", |schema| schema_file(&schema, common))?,
                 counting(common)?,
             )),
@@ -166,7 +225,7 @@ impl Source {
                 Ok(Self::Raw(format))
             }
             other => {
-                let formats = ["criteo-tsv", "csv", "hugectr-raw", "parquet"];
+                let formats = [TABLES, "criteo-tsv", "csv", "hugectr-raw", "parquet"];
                 let hint = did_you_mean(other, formats);
                 Err(argument_error(format!(
                     "`{other}` is not a format: choose one of {}{hint}",

@@ -10,6 +10,8 @@ mod evaluate;
 mod job;
 mod mapped;
 mod ranker;
+#[cfg(feature = "parquet")]
+mod rows_file;
 mod table;
 mod train;
 mod trainer;

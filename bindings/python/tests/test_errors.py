@@ -98,6 +98,7 @@ def calls(films: Films, generated: Generated, place: Path) -> dict[str, Callable
         "shape": lambda bad: api.convert("hugectr-raw", films.log, out, shape=bad),
         "no option": lambda bad: api.convert("csv", films.log, out, schema=SCHEMA, shcema=bad),
         **{name: option(name) for name in OPTIONS},
+        "rows": lambda bad: api.convert("arrow", bad, out, schema=SCHEMA),
     }
 
 
@@ -114,7 +115,9 @@ def test_bad_input_is_an_error_of_the_package(
                 raised += 1
                 assert str(error)
             except Exception as error:  # noqa: BLE001
-                wrong.append(f"{name}, {number}: {type(error).__name__}: {error}")
+                # An iterator of the caller raises what it likes.
+                if not (name == "rows" and isinstance(error, LookupError)):
+                    wrong.append(f"{name}, {number}: {type(error).__name__}: {error}")
     assert not wrong, "\n".join(wrong)
     assert raised > 600
 

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, final, overload
 
@@ -21,6 +21,8 @@ class _ArrowStream(Protocol):
 
 class _ArrowArray(Protocol):
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+
+_Rows: TypeAlias = _ArrowStream | _ArrowArray | Iterable[_ArrowStream | _ArrowArray]
 
 @final
 class Ranker:
@@ -289,6 +291,11 @@ def convert(
     ``memory`` is in bytes, and ``schema`` is a schema file, or a mapping with the contents of one. For Criteo's logs,
     ``columns`` maps names to vocabularies, such as ``{"C3": "hash:100000"}``.
 
+    With the format ``"arrow"``, ``train`` and ``eval`` are rows instead of files: a data frame of pandas or Polars, a
+    table, record batch or reader of PyArrow, or an iterable of these. An iterable is read once. The columns that the
+    schema names are written to a temporary Parquet file without a name on the disk of ``out``, since a conversion reads
+    its rows up to three times; other columns are ignored. A Parquet file with these rows gives the same dataset.
+
     ``like`` is an existing dataset, or a run, whose columns, transforms and vocabularies the new dataset keeps, instead
     of the options that describe columns. With ``grow=True``, new categories get rows after the old ones.
 
@@ -296,6 +303,37 @@ def convert(
     DataError.
     """
 
+@overload
+def convert(
+    format: Literal["arrow"],
+    train: _Rows,
+    out: _Path,
+    *,
+    schema: _Path | Mapping[str, Any],
+    eval: _Rows | None = None,
+    split: str = "none",
+    on_bad: Literal["fail", "skip", "quarantine"] = "fail",
+    bad_limit: str | int = "1%",
+    min_count: int = 1,
+    dense_dtype: Literal["f16", "f32"] = "f32",
+    memory: int | None = None,
+    threads: int | None = None,
+) -> dict[str, Any]: ...
+@overload
+def convert(
+    format: Literal["arrow"],
+    train: _Rows,
+    out: _Path,
+    *,
+    like: _Path,
+    grow: bool = False,
+    eval: _Rows | None = None,
+    split: str = "none",
+    on_bad: Literal["fail", "skip", "quarantine"] = "fail",
+    bad_limit: str | int = "1%",
+    memory: int | None = None,
+    threads: int | None = None,
+) -> dict[str, Any]: ...
 @overload
 def convert(
     format: Literal["criteo-tsv"],
