@@ -4,7 +4,8 @@
 //!   [`Observer`] receives [`Event`]s; a [`Stop`] ends the training. A [`Trainer`] trains on rows that are pushed.
 //! - **Evaluating:** [`evaluate`] has the numbers of `rankine eval`.
 //! - **Scoring:** a [`Ranker`] scores rows on any number of threads.
-//! - **Data:** a [`Dataset`] is opened, and a [`BatchStream`] reads its samples.
+//! - **Data:** [`convert_csv`] and [`convert_parquet`] make a dataset of click logs. A [`Dataset`] is opened, and a
+//!   [`BatchStream`] reads its samples.
 //!
 //! Names, fields and methods of the items here change only with a new minor version while the major version is 0. Types
 //! that they refer to and that are not here may change with any version.
@@ -38,9 +39,12 @@ pub use rankine_job::{
 #[doc(inline)]
 pub use rankine_model::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, Metrics, RowCounts};
 #[doc(inline)]
-pub use rankine_reader::convert::{BadLimit, UnknownCategories};
+pub use rankine_reader::convert::{
+    BadLimit, ConversionReport, ConvertOptions, OnBad, SchemaFile, Split, UnknownCategories, convert_csv,
+    convert_parquet,
+};
 #[doc(inline)]
-pub use rankine_reader::schema::Hotness;
+pub use rankine_reader::schema::{DenseDtype, Hotness};
 #[doc(inline)]
 pub use rankine_reader::stream::{Batch, BatchStream, StreamOptions};
 #[doc(inline)]
