@@ -493,6 +493,34 @@ fn each_argument_takes_effect_and_has_its_documented_default() {
     assert_eq!(rows, [11, 11, 11, 11, 8, 3]);
 }
 
+/// With min_count = 1 no training row has an unknown category, so the row for these, which the evaluation part looks
+/// up, stays as it was drawn.
+#[test]
+fn a_row_for_unknown_categories_that_is_never_trained_is_told() {
+    let place = Place::new();
+    let train = place.file("train.csv", "a,c,d\n1,x,u\n0,y,u\n1,x,v\n");
+    let eval = place.file("eval.csv", "a,c,d\n0,z,u\n1,x,w\n1,w,u\n");
+    let convert = |out: &str, counts: [u32; 2]| {
+        let [c, d] = counts;
+        let column = |name, count| {
+            format!(
+                "[[categorical]]\ncolumn = \"{name}\"\nvocabulary = {{ kind = \"exact\", min_count = {count} }}\n"
+            )
+        };
+        let schema = ["[label]\ncolumn = \"a\"\n".into(), column("c", c), column("d", d)].concat();
+        let schema = place.file(&format!("{out}.toml"), schema);
+        let args =
+            ["convert", "csv", &train, "--eval", &eval, "--schema", &schema, "--out", &place.word(out)];
+        run(args).with(SUCCESS).stderr
+    };
+    let warned = "the row for unknown categories is never trained, but the evaluation part looks it up";
+    let both = convert("both", [1, 1]);
+    assert!(both.contains(&format!("column c and 1 other: {warned} 3 times")), "{both}");
+    let one = convert("one", [2, 1]);
+    assert!(one.contains(&format!("column d: {warned} 1 time;")), "{one}");
+    assert_eq!(convert("none", [2, 2]), "");
+}
+
 /// Checks every number of an inspection against counts by hand.
 #[test]
 fn an_inspection_counts_the_rows() {

@@ -76,10 +76,11 @@ fn a_model_fits_further_rows_of_its_run() {
         let args = ["convert", "criteo-tsv", &new, "--out", &place.word(out), "--like", &place.word(like)];
         run([&args, &split[..], more].concat())
     };
-    let ended =
-        convert("of-data", "data", &[]).with(SUCCESS).says(&["column C1: unknown categories in train: "]);
+    let ended = convert("of-data", "data", &["--verbose"]).with(SUCCESS);
+    let ended = ended.says(&["column C1: unknown categories in train: "]);
     assert!(!ended.stdout.contains("new categories"), "{}", ended.stdout);
-    convert("of-run", "run", &[]).with(SUCCESS);
+    let brief = convert("of-run", "run", &[]).with(SUCCESS);
+    assert!(!brief.stderr.contains("column C1"), "{}", brief.stderr);
     let report = json_file(&place.path("of-run/conversion.json"));
     assert_eq!(report["like"], place.word("run"));
     assert!(report["columns"]["C1"]["unknown_train"]["lookups"].as_u64().unwrap() >= 40);
@@ -93,7 +94,7 @@ fn a_model_fits_further_rows_of_its_run() {
     assert_eq!(run(eval).with(SUCCESS).json()["samples"], 100);
 
     // Sums of old and new rows, from the dataset and from the run.
-    let grown = convert("grown", "data", &["--grow"]).with(SUCCESS);
+    let grown = convert("grown", "data", &["--grow", "--verbose"]).with(SUCCESS);
     grown.stdout_says("new categories: ").says(&["column C1: 1 new categories, "]);
     convert("grown-of-run", "run", &["--grow"]).with(SUCCESS);
     let statistics = |data: &str| fs::read(place.path(data).join("statistics.bin")).unwrap();

@@ -196,6 +196,12 @@ fn the_command_writes_the_best_job() {
     let done = tune(&[]).with(SUCCESS);
     let text = done.stdout_says("the job itself").stdout_says("optimizer.dense.learning_rate=");
     text.stdout_says(&format!("next     rankine train {out}"));
+    // A trial lists what it changed: what it draws as the job has it is no change.
+    let same = place.file("same.toml", "[model]\nembedding_dim = { choose = [4] }\n");
+    let unchanged =
+        ["tune", &path, "--trials", "2", "--space", &same, "--out", &place.word("same-best.toml")];
+    let unchanged = run([&unchanged[..], &["--run-dir", &place.word("same"), "--set", VALIDATION]].concat());
+    assert_eq!(unchanged.with(SUCCESS).stdout.matches("  the job itself\n").count(), 2);
     let plan = |key: &str| json_file(&place.path("search/tune.json"))["plan"][key].clone();
     // That of the job, since the command names none.
     assert_eq!((plan("seed"), plan("trials")), (9.into(), 3.into()));

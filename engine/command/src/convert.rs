@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use super::progress::Progress;
 use super::raw::RecordArgs;
+use super::table::counted;
 use super::{CommandError, Exit, inputs, monitoring, output, signals};
 
 /// Convert click logs to a dataset
@@ -28,6 +29,8 @@ use super::{CommandError, Exit, inputs, monitoring, output, signals};
 ///
 /// A FILE may be a pattern in quotes, such as 'day_*.csv', which stands for the files that match it in the order of
 /// their names, or a folder, which stands for the files in it.
+///
+/// --verbose lists new and unknown categories by column; DIR/conversion.json has them, too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -382,7 +385,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     if json {
         return output::json(&ConversionOutput { dataset: &out, report: &report });
     }
-    report_like(&report, quiet);
+    report_columns(&report);
     let rows = &report.conversion.rows;
     let unknown = |of: fn(&ExactReport) -> &UnknownCategories| {
         UnknownCategories::total(exact(&report).map(|(_, exact)| of(exact)))
@@ -400,7 +403,11 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         out.display(),
         unknown(|exact| &exact.unknown_train),
         unknown(|exact| &exact.unknown_eval)
-    ))
+    ))?;
+    if let Some(what) = untrained(&report) {
+        tracing::warn!("{what}");
+    }
+    Ok(())
 }
 
 /// Returns the columns with an exact vocabulary.
@@ -408,23 +415,43 @@ fn exact(report: &ConversionReport) -> impl Iterator<Item = (&str, &ExactReport)
     report.columns.iter().filter_map(|(name, column)| Some((name.as_str(), column.exact.as_ref()?)))
 }
 
-/// Reports new and unknown categories of each column on stderr, if the vocabularies are those of an old dataset.
-fn report_like(report: &ConversionReport, quiet: bool) {
-    if report.like.is_none() {
-        return;
-    }
-    let progress = Progress::new("converting", "rows", report.conversion.rows.read, quiet);
+/// Reports new and unknown categories of each column with --verbose.
+fn report_columns(report: &ConversionReport) {
     for (column, exact) in exact(report) {
         if let Some(new) = exact.new_categories.filter(|&new| new > 0) {
-            progress
-                .note(&format!("column {column}: {new} new categories, {} rows", exact.kept_categories + 1));
+            tracing::debug!("column {column}: {new} new categories, {} rows", exact.kept_categories + 1);
         }
         for (part, unknown) in [("train", &exact.unknown_train), ("eval", &exact.unknown_eval)] {
             if unknown.lookups > 0 {
-                progress.note(&format!("column {column}: unknown categories in {part}: {unknown}"));
+                tracing::debug!("column {column}: unknown categories in {part}: {unknown}");
             }
         }
     }
+}
+
+/// Says which columns' unknown categories have a row that is looked up in the evaluation part, but never trained.
+fn untrained(report: &ConversionReport) -> Option<String> {
+    // A model that is trained already may know the row.
+    if report.like.is_some() {
+        return None;
+    }
+    let is_untrained =
+        |exact: &ExactReport| exact.unknown_train.lookups == 0 && exact.unknown_eval.lookups > 0;
+    let columns = exact(report).filter(|(_, exact)| is_untrained(exact));
+    let (names, lookups): (Vec<_>, Vec<_>) =
+        columns.map(|(name, exact)| (name, exact.unknown_eval.lookups)).unzip();
+    let first = names.first()?;
+    let others = names.len() - 1;
+    let names = match others {
+        0 => format!("column {first}"),
+        1 => format!("column {first} and 1 other"),
+        others => format!("column {first} and {others} others"),
+    };
+    Some(format!(
+        "{names}: the row for unknown categories is never trained, but the evaluation part looks it up {}; with a \
+         min_count of 2 or more, rare categories train it",
+        counted(lookups.iter().sum::<u64>(), "time")
+    ))
 }
 
 /// Converts rows of a format, and returns also the dataset's folder.

@@ -134,7 +134,9 @@ fn run_folders(dir: &Path) -> Result<Vec<PathBuf>, CommandError> {
         };
         CommandError::new(Exit::Failed, what)
     };
-    let is_run = |folder: &Path| run_paths::job(folder).exists();
+    // The first training of a refit has its job in a folder of the run.
+    let has_job = |folder: &Path| run_paths::job(folder).exists();
+    let is_run = |folder: &Path| has_job(folder) || has_job(&run_paths::search(folder));
     let mut folders = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
         folders.push(entry.map_err(failed)?.path());

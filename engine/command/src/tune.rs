@@ -1,5 +1,6 @@
 //! `rankine tune`: searches for the settings of a job.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use rankine_base::publish::PartialFile;
 use rankine_engine::run_paths;
 use rankine_engine::tuning::{Drawn, Evaluation, Extent, Space, TrialResult, Tuned, Tuning, tune};
 use rankine_job::{StoppingMetric, ThreadCount};
+use rankine_views::report::settings_of;
 use serde::Serialize;
 
 use super::job::{JobArgs, setting};
@@ -134,7 +136,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     if args.json {
         return output::json(&TuneReport { job: &args.out, run_dir: &dir, tuned: &tuned });
     }
-    print(&tuned)?;
+    print(&tuned, &settings_of(&job.to_toml()).unwrap_or_default())?;
     output::text(format_args!("\njob      {out}\ntrials   {}\nnext     rankine train {out}\n", dir.display()))
 }
 
@@ -149,8 +151,8 @@ fn progress(result: &TrialResult) -> String {
     format!("trial {trial}: {found}{diverged}")
 }
 
-/// Prints the trials, the best first.
-fn print(tuned: &Tuned) -> Result<(), CommandError> {
+/// Prints the trials, the best first, and what each changed in the job, which has these settings.
+fn print(tuned: &Tuned, own: &BTreeMap<String, String>) -> Result<(), CommandError> {
     let metric = match tuned.metric {
         StoppingMetric::Auc => "AUC",
         StoppingMetric::LogLoss => "log loss",
@@ -162,17 +164,19 @@ fn print(tuned: &Tuned) -> Result<(), CommandError> {
             None => ("-".into(), "-".into()),
         };
         let end = if *diverged { "  (diverged)" } else { "" };
-        table.row([trial, &value, &step, steps, &(text(settings) + end)]);
+        table.row([trial, &value, &step, steps, &(text(settings, own) + end)]);
     }
     output::text(table)
 }
 
-/// The settings of a trial on one line.
-fn text(settings: &Drawn) -> String {
-    if settings.is_empty() {
-        return "the job itself".into();
-    }
-    settings.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join("  ")
+/// The settings of a trial that the job does not have, on one line.
+fn text(settings: &Drawn, own: &BTreeMap<String, String>) -> String {
+    let changed = settings.iter().filter(|(key, value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+        own.get(key) != Some(&value)
+    });
+    let changed: Vec<_> = changed.map(|(key, value)| format!("{key}={value}")).collect();
+    if changed.is_empty() { "the job itself".into() } else { changed.join("  ") }
 }
 
 #[cfg(test)]
