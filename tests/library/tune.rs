@@ -543,6 +543,10 @@ fn a_search_that_is_killed_anywhere_finds_the_same() {
             child.kill().unwrap();
             kills += 1;
             child.wait().unwrap();
+            // The kill came after the best job was written: nothing is left to resume.
+            if place.path(&format!("{run}.toml")).exists() {
+                break;
+            }
         }
         assert!(kills > 2, "the search was killed {kills} times");
         assert_eq!(result(&run), result("whole"));
