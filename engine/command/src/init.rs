@@ -1,16 +1,14 @@
 //! `rankine init`: writes a first job file for a dataset.
 
-use std::env;
-use std::fs;
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rankine_base::publish::{PartialFile, create_folders, refuse_inputs, replace_file};
+use rankine_base::publish::{PartialFile, refuse_inputs};
 use rankine_engine::starter::{StarterData, StarterTrial, TrialOptions, starter_job};
 use rankine_job::Model;
 use rankine_reader::Dataset;
 
+use super::editors::schema_line;
 use super::raw::RecordArgs;
 use super::{CommandError, Exit, output, signals};
 
@@ -97,8 +95,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     };
     let options = TrialOptions { dir: place.path(), stop: &stop, observe: &observe };
     let starter = starter_job(&dataset, data, kind, (!args.quick).then_some(options))?;
-    let directive = schema_url().map_or_else(String::new, |url| format!("#:schema {url}\n"));
-    let written = file.write_all((directive + &starter.text).as_bytes());
+    let text = schema_line("job", rankine_job::SCHEMA) + &starter.text;
+    let written = file.write_all(text.as_bytes());
     let out = args.out.display();
     written.map_err(|error| CommandError::new(Exit::Failed, format!("cannot write {out}: {error}")))?;
     file.publish()?;
@@ -106,43 +104,4 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         return output::json(&serde_json::json!({ "job": args.out, "auc": starter.auc }));
     }
     output::text(format_args!("job    {out}\nnext   rankine train {out}\n"))
-}
-
-/// Writes the JSON Schema of job files into the user's data folder, and returns its URL, which a job names for editors.
-/// No address on the web has the schema of each version. `None` if it cannot be written: the job is complete without.
-fn schema_url() -> Option<String> {
-    let given = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let folder =
-        given("XDG_DATA_HOME").or_else(|| Some(given("HOME")?.join(".local/share")))?.join("rankine");
-    let path = folder.join(concat!("job-", env!("CARGO_PKG_VERSION"), ".schema.json"));
-    let schema = rankine_job::SCHEMA.as_bytes();
-    if fs::read(&path).ok().as_deref() != Some(schema) {
-        let written = create_folders(&folder).and_then(|()| replace_file(&path, schema));
-        if let Err(error) = written {
-            tracing::info!("the job does not name a JSON Schema for editors: {error}");
-            return None;
-        }
-    }
-    Some(file_url(&path))
-}
-
-/// Returns the URL of a file.
-fn file_url(path: &Path) -> String {
-    let character = |&byte: &u8| match byte {
-        b'/' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        _ if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    path.as_os_str().as_bytes().iter().map(character).fold("file://".into(), |url, next| url + &next)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_of_any_bytes_has_a_url() {
-        let url = file_url(Path::new("/data/a b/#1/100%/\u{f6}.json"));
-        assert_eq!(url, "file:///data/a%20b/%231/100%25/%C3%B6.json");
-    }
 }

@@ -25,10 +25,12 @@ mod check;
 mod ckpt;
 mod convert;
 mod doctor;
+mod editors;
 mod error;
 mod eval;
 mod generate;
 mod init;
+mod init_schema;
 mod inputs;
 mod inspect;
 mod job;
@@ -141,6 +143,7 @@ fn after_help() -> String {
 /// The commands, in the order in which a user needs them.
 #[derive(Debug, Subcommand)]
 enum Command {
+    InitSchema(init_schema::Args),
     Convert(convert::Args),
     Inspect(inspect::Args),
     Init(init::Args),
@@ -279,6 +282,7 @@ fn color_of_help(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
 
 fn run(command: Command, place: &ProcessPlace, quiet: bool) -> Result<(), CommandError> {
     match command {
+        Command::InitSchema(args) => init_schema::run(args),
         Command::Convert(args) => convert::run(args, quiet),
         Command::Inspect(args) => inspect::run(args, quiet),
         Command::Init(args) => init::run(args),

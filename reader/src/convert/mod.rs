@@ -9,6 +9,7 @@
 //! `docs/guide/converting.md` is the guide for users.
 
 mod bad;
+mod draft;
 mod formats;
 mod known;
 mod learn;
@@ -30,13 +31,14 @@ pub use crate::origin::{
 };
 pub use crate::split::Split;
 pub use bad::{BAD_ROWS_NAME, BadTally};
+pub use draft::{DraftOptions, SchemaDraft, draft_schema};
 pub use formats::hugectr::convert_hugectr_raw;
 pub use known::{ColumnsDifference, KnownColumns, TableGrowth, convert_like};
 pub use plan::options::{
     BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, TABLE_ROWS_MAX,
     VocabularyChoice,
 };
-pub use plan::schema_file::SchemaFile;
+pub use plan::schema_file::{SCHEMA, SchemaFile};
 pub use predict::{RawChunk, RawReader, STANDARD_INPUT};
 pub use raw_columns::{
     RawColumn, RawColumnError, RawColumnValues, RawColumns, RawLabels, check_column_names,

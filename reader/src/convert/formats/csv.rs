@@ -107,6 +107,29 @@ pub(crate) fn csv_source(
     })
 }
 
+/// Returns the fields of a file's first line.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Setting`] for an impossible delimiter; [`Error::Unsuitable`] if the file is empty;
+/// [`Error::TooLarge`] if the line is.
+pub(crate) fn first_fields(file: &Source, delimiter: char, trim: bool) -> Result<Vec<String>> {
+    check_delimiter(delimiter)?;
+    let fields = FieldRules { delimiter: delimiter as u8, quote: true, trim };
+    let quoting = Some(Quoting { delimiter: fields.delimiter, trim });
+    let rules = LineRules { quoting, header: false, byte_order_mark: true };
+    let empty = || Error::unsuitable(&file.path, format!("{} is empty", file.path.display()));
+    let line = file.first_row(rules, Limits::default())?.ok_or_else(empty)?;
+    let fields = Fields::new(&line, fields).map_while(|field| field);
+    Ok(fields.map(|field| String::from_utf8_lossy(&field).into_owned()).collect())
+}
+
+fn check_delimiter(delimiter: char) -> Result<()> {
+    if !delimiter.is_ascii() || matches!(delimiter, '"' | '\n' | '\r') {
+        return Err(Error::setting("delimiter", format!("{delimiter:?} cannot separate fields of CSV")));
+    }
+    Ok(())
+}
+
 /// Checks a format, which may come from an untrusted file.
 fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
     let categorical = &format.sources.categorical;
@@ -119,10 +142,7 @@ fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
             (Some(separator), Hotness::Ragged { .. }) => !separator.is_empty(),
             (Some(_), Hotness::Fixed(_)) => false,
         };
-    let delimiter = format.delimiter;
-    if !delimiter.is_ascii() || matches!(delimiter, '"' | '\n' | '\r') {
-        return Err(Error::setting("delimiter", format!("{delimiter:?} cannot separate fields of CSV")));
-    }
+    check_delimiter(format.delimiter)?;
     if !format.sources.fits(schema) || !categorical.iter().zip(&schema.categorical).all(one_or_ragged) {
         return Err(Error::columns(None, "the CSV format does not match the columns of the schema"));
     }

@@ -18,6 +18,9 @@ use crate::schema::{
     VocabularyKind,
 };
 
+/// The JSON Schema of schema files.
+pub const SCHEMA: &str = include_str!("../../../../docs/reference/schema.schema.json");
+
 /// A schema file, parsed and checked.
 #[derive(Debug, Clone)]
 pub struct SchemaFile {

@@ -2,6 +2,7 @@
 
 pub(crate) mod fault;
 pub(crate) mod kept;
+pub(crate) mod raw_type;
 pub(crate) mod selection;
 pub(crate) mod source;
 

@@ -211,7 +211,7 @@ pub(crate) struct Quoting {
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The first bytes of every Parquet file.
-const PARQUET_MAGIC: &[u8] = b"PAR1";
+pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
 
 impl Quoting {
     /// Returns the bytes of the row at the front of `bytes`, including its line end; `None` if it does not end within

@@ -4,6 +4,7 @@ use parquet::basic::{ConvertedType, LogicalType, Type as PhysicalType};
 use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
 use rankine_base::nearest::{no_column, quoted};
 
+use crate::convert::rows::raw_type::{RawColumnType, RawType};
 use crate::convert::text::lines::Source;
 
 /// A column of values.
@@ -30,6 +31,35 @@ impl Leaf {
             );
         let (list, defined) = (leaf.max_rep_level() > 0, leaf.max_def_level());
         Self { index, name: name.to_owned(), list, unsigned, defined }
+    }
+}
+
+/// Returns what the values of a leaf can become.
+fn raw_type(leaf: &ColumnDescPtr) -> RawType {
+    use LogicalType::{Date, Time, Timestamp};
+    let kind = leaf.physical_type();
+    let list = leaf.max_rep_level() > 0;
+    let plain = leaf.logical_type_ref().is_none() && leaf.converted_type() == ConvertedType::NONE;
+    let old_time = [
+        ConvertedType::DATE,
+        ConvertedType::TIME_MILLIS,
+        ConvertedType::TIME_MICROS,
+        ConvertedType::TIMESTAMP_MILLIS,
+        ConvertedType::TIMESTAMP_MICROS,
+    ];
+    let time = matches!(leaf.logical_type_ref(), Some(Date | Time { .. } | Timestamp { .. }))
+        || old_time.contains(&leaf.converted_type());
+    match kind {
+        _ if leaf.max_rep_level() > 1 => RawType::Unusable("lists of lists"),
+        _ if is_decimal(leaf) => RawType::Unusable("decimals: write floats or integers"),
+        PhysicalType::INT96 => RawType::Time,
+        PhysicalType::INT32 | PhysicalType::INT64 if time && !list => RawType::Time,
+        PhysicalType::INT32 | PhysicalType::INT64 | PhysicalType::BYTE_ARRAY if list => RawType::List,
+        _ if list => RawType::Unusable("lists of values that are neither integers nor strings"),
+        PhysicalType::INT32 | PhysicalType::INT64 => RawType::Integer,
+        PhysicalType::BOOLEAN | PhysicalType::FLOAT | PhysicalType::DOUBLE => RawType::Number,
+        PhysicalType::FIXED_LEN_BYTE_ARRAY if !plain => RawType::Unusable("of a type that has no text"),
+        PhysicalType::BYTE_ARRAY | PhysicalType::FIXED_LEN_BYTE_ARRAY => RawType::Text,
     }
 }
 
@@ -61,6 +91,20 @@ impl Columns<'_> {
                 leaves().filter(|(_, leaf)| leaf.path().parts().first().is_some_and(|root| root == name));
             below.next().filter(|_| below.next().is_none())
         })
+    }
+
+    /// Returns all columns. A list has the name of its group, if it is the only leaf in it.
+    pub(super) fn types(&self) -> Vec<RawColumnType> {
+        let column = |leaf: &ColumnDescPtr| {
+            let root = leaf.path().parts().first();
+            let below = self.descriptor.columns().iter().filter(|other| other.path().parts().first() == root);
+            let name = match root {
+                Some(root) if leaf.max_rep_level() > 0 && below.count() == 1 => root.clone(),
+                _ => leaf.path().string(),
+            };
+            RawColumnType { name, values: raw_type(leaf) }
+        };
+        self.descriptor.columns().iter().map(column).collect()
     }
 
     /// Returns the leaf for a target; `None` if the file does not have it.

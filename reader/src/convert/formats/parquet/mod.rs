@@ -15,6 +15,7 @@ use rankine_base::escape::excerpt;
 use crate::convert::BAG_MAX;
 use crate::convert::rows::fault::{BadName, BadReason, BadRow, Fault};
 use crate::convert::rows::kept::{self, KeptTexts};
+use crate::convert::rows::raw_type::RawColumnType;
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{NamedTarget, PartRows, RequiredColumns, RowSource, Span};
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
@@ -179,6 +180,15 @@ pub(crate) fn lists<'a>(source: &Source, columns: impl Iterator<Item = &'a str>)
     Ok(columns
         .map(|column| matches!(found.leaf(column), Some((_, leaf)) if leaf.max_rep_level() > 0))
         .collect())
+}
+
+/// Returns the columns of a file.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read.
+pub(crate) fn column_types(source: &Source) -> Result<Vec<RawColumnType>> {
+    let reader = open(source)?;
+    Ok(Columns { descriptor: reader.metadata().file_metadata().schema_descr(), source }.types())
 }
 
 /// Runs the Parquet decoder; its errors and panics are reported as damage of the file.
