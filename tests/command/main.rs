@@ -16,6 +16,7 @@ mod guards;
 mod hostile;
 mod html_reports;
 mod ids;
+mod importance;
 mod init_schema;
 mod inputs;
 mod journey;

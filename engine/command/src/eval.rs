@@ -4,8 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use rankine_engine::evaluate::{EvaluateOptions, Evaluations};
+use rankine_engine::importance::{Importance, ImportanceOptions, MetricsLoss};
 use rankine_engine::training::{Event, IdCounts, Observer};
-use rankine_job::ThreadCount;
+use rankine_job::{Count, ThreadCount};
 use rankine_model::evaluation::{EvalMetrics, EvalSummary, RowCounts};
 use rankine_reader::Part;
 use rankine_reader::convert::{BadLimit, UnknownCategories};
@@ -14,6 +15,7 @@ use serde::{Serialize, Serializer};
 
 use super::metrics::{MetricsText, ids_out_of_range};
 use super::progress::Progress;
+use super::table::TextTable;
 use super::{CommandError, Exit, inputs, monitoring, output};
 
 /// Evaluate a trained model on datasets or raw files: AUC, log loss, calibration
@@ -26,6 +28,10 @@ use super::{CommandError, Exit, inputs, monitoring, output};
 /// transforms of the model, and the results are those of a dataset with these rows. Without --data and FILE, the model
 /// is evaluated on the dataset of its job.
 ///
+/// --importance also shows how much the predictions depend on each column: it permutes the values of a column among the
+/// samples, and reports the loss of AUC and the increase of log loss. The samples are kept in memory and scored once
+/// per column.
+///
 /// A FILE may be a pattern in quotes, such as 'day_*.csv', which stands for the files that match it in the order of
 /// their names; a folder, which stands for the files in it; or - for standard input, if rows are text.
 #[derive(Debug, clap::Args)]
@@ -36,6 +42,7 @@ Examples:
   rankine eval --run runs/criteo-1 --data data/criteo --data data/day-24
   rankine eval --run runs/criteo-1 day_24.gz --on-bad skip
   rankine eval --run runs/criteo-1 --data data/criteo --part train
+  rankine eval --run runs/criteo-1 --importance
   rankine eval --run runs/criteo-1/checkpoints/step-5000
   rankine eval --run models/criteo --data data/criteo --json | jq .auc")]
 pub(crate) struct Args {
@@ -67,6 +74,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N|P%", default_value_t = BadLimit::default(), requires = "rows")]
     bad_limit: BadLimit,
 
+    /// Show how much the predictions depend on each column, by permuting its values among the samples
+    #[arg(long, conflicts_with = "rows")]
+    importance: bool,
+
+    /// With --importance, maximum number of samples; if there are more, as many at even distances are used
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = super::arguments::count)]
+    #[arg(requires = "importance")]
+    importance_samples: Count,
+
+    /// With --importance, the seed of the permutations
+    #[arg(long, value_name = "SEED", default_value_t = 0, requires = "importance")]
+    seed: u64,
+
     /// Number of CPU threads [default: device.threads of the model's job]
     #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
     threads: Option<ThreadCount>,
@@ -90,12 +110,14 @@ struct Outcome {
     ids_out_of_range: IdCounts,
     #[serde(flatten)]
     rows: Option<RowCounts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    importance: Option<Importance>,
 }
 
 impl From<EvalSummary> for Outcome {
     fn from(summary: EvalSummary) -> Self {
         let EvalSummary { metrics, auc_achievable, ids_out_of_range, rows, .. } = summary;
-        Self { metrics, auc_achievable, ids_out_of_range, rows }
+        Self { metrics, auc_achievable, ids_out_of_range, rows, importance: None }
     }
 }
 
@@ -144,7 +166,13 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let several = sets.len() > 1;
     let mut outcomes = Vec::new();
     for (number, (data, set)) in sets.iter().enumerate() {
-        let outcome = Outcome::from(evaluations.evaluate(set, observer)?);
+        let mut outcome = Outcome::from(evaluations.evaluate(set, observer)?);
+        if args.importance {
+            let options = ImportanceOptions { samples: args.importance_samples.get(), seed: args.seed };
+            // Exported metrics are those of the evaluations alone.
+            let mut watcher = Watcher { quiet, progress: None };
+            outcome.importance = Some(evaluations.importance(set, options, &mut watcher)?);
+        }
         let data = data.as_deref().unwrap_or(Path::new(""));
         if args.json {
             outcomes.push((data, outcome));
@@ -181,9 +209,12 @@ fn check_different(datasets: &[PathBuf]) -> Result<(), CommandError> {
 
 /// Prints the results as text, and the unknown categories of each column on stderr.
 fn report(outcome: &Outcome, quiet: bool) -> Result<(), CommandError> {
-    let Outcome { metrics, auc_achievable, ids_out_of_range: ids, rows } = outcome;
+    let Outcome { metrics, auc_achievable, ids_out_of_range: ids, rows, importance } = outcome;
     output::text(MetricsText { metrics, auc_achievable: *auc_achievable })?;
     ids_out_of_range(ids)?;
+    if let Some(importance) = importance {
+        output::text(ImportanceText(importance))?;
+    }
     let Some(rows) = rows else { return Ok(()) };
     let progress = Progress::new("evaluating", "rows", rows.read, quiet);
     for (column, count) in rows.unknown.iter().filter(|(_, count)| count.lookups > 0) {
@@ -201,6 +232,24 @@ impl fmt::Display for RowsText<'_> {
         let RowCounts { read, bad, unknown, .. } = self.0;
         let unknown = UnknownCategories::total(unknown.iter().map(|(_, count)| count));
         writeln!(f, "rows read           {read}\nrows bad            {bad}\nunknown categories  {unknown}")
+    }
+}
+
+/// The importance of columns for the first head, as a table.
+struct ImportanceText<'a>(&'a Importance);
+
+impl fmt::Display for ImportanceText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Importance { samples, seed, columns, .. } = self.0;
+        let mut table = TextTable::new(["column", "kind", "AUC loss", "log loss increase"], &[0, 1]);
+        for column in columns {
+            let auc = |loss: MetricsLoss| Some(format!("{:.5}", loss.auc_loss?));
+            let auc = column.first.and_then(auc).unwrap_or_else(|| "undefined".into());
+            let log_loss =
+                column.first.map_or_else(String::new, |loss| format!("{:.5}", loss.log_loss_increase));
+            table.row([&column.column, &column.kind, &auc, &log_loss]);
+        }
+        writeln!(f, "\nimportance of columns: values permuted among {samples} samples, seed {seed}\n{table}")
     }
 }
 
