@@ -15,7 +15,7 @@ use super::{CommandError, Exit, inputs, output};
 ///
 /// Reads the first rows of the files and guesses the label, dense and categorical columns, transforms, vocabularies and
 /// separators. Comments in the file say why, and which columns are left out: check them before the conversion. The
-/// guesses need about 30 bytes of memory per row and column.
+/// guesses need up to 70 bytes of memory per row and column.
 ///
 /// Files are CSV or other delimited text, plain or compressed with gzip or zstd, or Parquet. A FILE may be a pattern in
 /// quotes, such as 'day_*.csv', or a folder. A comment on the first line of the schema file tells editors where the

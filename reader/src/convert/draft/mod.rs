@@ -76,7 +76,7 @@ struct Sample {
     files: usize,
 }
 
-/// Drafts a schema file from the first rows of some files. Takes about 30 bytes per row and column, besides a chunk of
+/// Drafts a schema file from the first rows of some files. Takes up to 70 bytes per row and column, besides a chunk of
 /// the file.
 ///
 /// # Errors
