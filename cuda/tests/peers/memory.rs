@@ -7,7 +7,7 @@ use libtest_mimic::Failed;
 use rankine_cuda::{Buffer, Error, Graph, Lane, PeerBarrier, Peers};
 use rankine_topology::LocalRank;
 
-use super::{Body, DEADLINE, Machine, NODE, Outcome, Random, names_missing, rank_of};
+use super::{Body, DEADLINE, Machine, NODE, Outcome, Random, names_missing, rank_of, run_a_kernel};
 
 pub(crate) const BODIES: &[Body] = &[
     ("values_are_gathered", 1, values_are_gathered),
@@ -112,6 +112,7 @@ fn sequences_do_not_disturb_each_other(machine: &Machine, words: &mut Random) ->
         // Before the ranks meet to make the barriers: making a lane may wait for the GPU, where another rank may wait
         // for this one.
         let other = Lane::new(peers.device())?;
+        run_a_kernel(&other)?;
         let (first, second) = (PeerBarrier::new(peers)?, PeerBarrier::new(peers)?);
         for turn in 0..50 {
             // Ranks enqueue the two in different orders.
