@@ -136,10 +136,13 @@ impl EvaluationView {
     /// stopping restores at the end.
     pub(crate) fn add(&mut self, evaluated: Evaluated) {
         let Evaluated { step, averaged, samples_checksum, auc, log_loss } = evaluated;
-        if self.samples_checksum != samples_checksum {
+        let differ = self.samples_checksum.zip(samples_checksum).is_some_and(|(before, now)| before != now);
+        if differ {
             // A run that was resumed may have other samples; one curve has the same ones.
-            *self = Self { name: std::mem::take(&mut self.name), samples_checksum, ..Self::default() };
+            *self = Self { name: std::mem::take(&mut self.name), ..Self::default() };
         }
+        // Lines of earlier versions do not say.
+        self.samples_checksum = samples_checksum.or(self.samples_checksum);
         if self.last_step.is_none_or(|last| step > last) && !averaged {
             self.last_step = Some(step);
             self.auc.push(step, auc);

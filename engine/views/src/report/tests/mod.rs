@@ -160,6 +160,11 @@ fn each_part_has_a_curve_and_a_result() {
     let values: Vec<_> = view.evaluations.iter().map(|one| (one.name.as_str(), one.heads[0].auc)).collect();
     assert_eq!(values, [("evaluation", Some(0.625)), ("validation", Some(0.75))]);
 
+    // A run of an earlier version, whose lines have no checksum, keeps its curve when it is resumed.
+    let old = eval(2, "0.5", ",\"part\":\"validation\"");
+    let view = load(run(JOB, &[old, log.clone()].concat()).path()).expect("it is a run");
+    assert_eq!(aucs(&view, "validation"), [(2, 0.5), (4, 0.75), (8, 0.5)]);
+
     // After a resume with other samples, the curve has these alone.
     let other = eval(12, "0.25", ",\"part\":\"validation\",\"samples_checksum\":\"00000000000000cd\"");
     let view = load(run(JOB, &[log, other].concat()).path()).expect("it is a run");
