@@ -2,7 +2,7 @@
 
 use rankine_base::Result;
 use rankine_base::sealed::Checksum;
-use rankine_reader::dataset::{BlockCoding, Manifest as DatasetManifest};
+use rankine_reader::dataset::{BlockCoding, DatasetPart, Manifest as DatasetManifest};
 use rankine_reader::{Columns, Dataset, Part};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -15,6 +15,16 @@ impl DataIdentity {
     /// [`rankine_base::Error::Unsuitable`] if there is no such part.
     pub fn of(dataset: &Dataset, part: Part) -> Result<Self> {
         let part = dataset.stored_part(part)?;
+        Ok(Self {
+            samples: part.samples,
+            block_samples: part.block_samples,
+            blocks: Self::blocks_of(&part),
+            ..Self::of_pushed(dataset)
+        })
+    }
+
+    /// A checksum of the checksums of all blocks of a part; for raw files, of the record count of each.
+    pub fn blocks_of(part: &DatasetPart) -> Checksum {
         let mut blocks = Xxh3::new();
         for block in &part.blocks {
             blocks.update(&block.bytes.to_le_bytes());
@@ -23,12 +33,7 @@ impl DataIdentity {
                 blocks.update(&block.checksum.to_le_bytes());
             }
         }
-        Ok(Self {
-            samples: part.samples,
-            block_samples: part.block_samples,
-            blocks: Checksum(blocks.digest()),
-            ..Self::of_pushed(dataset)
-        })
+        Checksum(blocks.digest())
     }
 
     /// What identifies samples that a program pushes: their columns alone.

@@ -28,15 +28,14 @@ pub(super) fn samples_checksum(job: &Job, dataset: &Dataset, part: Part) -> Resu
     let is_held_out = part == Part::Validation;
     let stored = if is_held_out { Part::Train } else { part };
     let split = is_held_out.then_some(job.train.validation);
-    let files = dataset.stored_part(stored)?;
-    let is_raw = matches!(files.coding, BlockCoding::Records(_));
-    let files = files.files.iter().filter(|_| is_raw).map(|path| {
+    let stored = dataset.stored_part(stored)?;
+    let is_raw = matches!(stored.coding, BlockCoding::Records(_));
+    let files = stored.files.iter().filter(|_| is_raw).map(|path| {
         let stamp = fs::metadata(path).and_then(|file| Ok((file.len(), file.modified()?))).ok();
         (path, stamp)
     });
     // Not the columns: buckets, for one, change what a model makes of a sample.
-    let DataIdentity { samples, blocks, .. } = DataIdentity::of(dataset, stored)?;
-    let identity = (samples, blocks, split, files.collect::<Vec<_>>());
+    let identity = (stored.samples, DataIdentity::blocks_of(&stored), split, files.collect::<Vec<_>>());
     Ok(Checksum::of(&serde_json::to_vec(&identity).expect("an identity is plain data")))
 }
 

@@ -1,10 +1,12 @@
 //! The training loop: batches in, steps, reports, evaluations and checkpoints.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rankine_backend::{Backend, Batch, Batches};
 use rankine_base::StopCause;
+use rankine_base::sealed::Checksum;
 use rankine_checkpoint::{Checkpoint, StateSource, TrainState};
 use rankine_job::Precision;
 use rankine_launch::{ProcessGroup, RunStage, StepStage};
@@ -53,6 +55,8 @@ pub(super) struct TrainingLoop<'a> {
     /// How samples are read.
     pub(super) io: IoOptions,
     pub(super) state: RunState,
+    /// The checksums of the samples that were evaluated, by `[[eval.set]]` and part.
+    evaluated: BTreeMap<(Option<String>, Part), Checksum>,
 }
 
 impl<'a> TrainingLoop<'a> {
@@ -132,7 +136,10 @@ impl<'a> TrainingLoop<'a> {
             stopping.judge(from.step, DecidingMetrics::from(&eval.metrics));
         }
         let state = RunState::resumed(from, losses, early_stopping);
-        Ok((Self { context, observer, backend, checkpoints, run, logs, folder, io, state }, batches))
+        let evaluated = BTreeMap::new();
+        let training =
+            Self { context, observer, backend, checkpoints, run, logs, folder, io, state, evaluated };
+        Ok((training, batches))
     }
 
     /// Trains until the job's end is reached or a stop is requested.
@@ -370,7 +377,16 @@ impl<'a> TrainingLoop<'a> {
             evaluate(&mut *self.backend, dataset, part, &options, None, &mut watched)?;
         let (metrics, averaged) = (EvalMetrics::from(heads.as_slice()), self.state.is_averaged);
         let seconds = began.elapsed().as_secs_f64();
-        let samples = processes.is_first().then(|| samples_checksum(job, dataset, part)).transpose()?;
+        let subject = (set.map(ToOwned::to_owned), part);
+        let samples = match self.evaluated.get(&subject) {
+            None if processes.is_first() => {
+                // Reading the index of a part takes time.
+                let checksum = samples_checksum(job, dataset, part)?;
+                self.evaluated.insert(subject, checksum);
+                Some(checksum)
+            }
+            known => known.copied(),
+        };
         if let Some(run) = &mut self.run {
             let (metrics, ids_out_of_range) = (&metrics, &ids_out_of_range);
             run.append(
