@@ -18,8 +18,9 @@ use super::{CommandError, Exit, inputs, output};
 /// guesses need up to 70 bytes of memory per row and column.
 ///
 /// Files are CSV or other delimited text, plain or compressed with gzip or zstd, or Parquet. A FILE may be a pattern in
-/// quotes, such as 'day_*.csv', or a folder. A comment on the first line of the schema file tells editors where the
-/// JSON Schema of such files is: in $XDG_DATA_HOME/rankine, by default ~/.local/share/rankine.
+/// quotes, such as 'day_*.csv', or a folder. The first line of the schema file is a comment that names a JSON Schema,
+/// with which editors complete and check it. The JSON Schema is written to $XDG_DATA_HOME/rankine (default:
+/// ~/.local/share/rankine).
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CHARACTER", value_parser = delimiter)]
     delimiter: Option<char>,
 
-    /// Whether the first line of a CSV file names its columns: yes, no, or auto (yes, if it has no number)
+    /// Whether CSV files start with a line of column names; auto takes a first line without numbers for one
     #[arg(long, value_name = "WHETHER", default_value = "auto", value_parser = ["auto", "yes", "no"])]
     header: String,
 

@@ -42,7 +42,7 @@ pub struct DraftOptions<'a> {
     pub label: Option<&'a str>,
     /// The delimiter of CSV; by default it is guessed.
     pub delimiter: Option<char>,
-    /// Whether the first line of a CSV file names its columns; by default, if it has no number.
+    /// Whether CSV files start with a line of column names. `None` takes a first line without numbers for one.
     pub header: Option<bool>,
     /// At most this many rows are read, from the first file on.
     pub rows: u64,
