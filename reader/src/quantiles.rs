@@ -1,4 +1,4 @@
-//! Quantiles of numbers: the boundaries of buckets with about as many samples each.
+//! The boundaries of buckets of numbers with about as many samples each.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,10 +22,10 @@ pub struct QuantileBuckets<'a> {
     pub buckets: u32,
 }
 
-/// Returns the boundaries of buckets with about as many samples of the training part each, in the order of `wanted`.
-/// Equal quantiles make one boundary, so a column with few distinct numbers has fewer of them. They are exact for a
-/// part of up to 2^20 samples; of a longer part, about as many samples are read, in evenly spaced blocks. The same
-/// dataset gives the same boundaries in every process.
+/// Returns the boundaries of buckets with about as many samples of the training part each, in the order of `wanted`. A
+/// frequent number has a bucket of its own, and so does every number of a column with few distinct ones. All samples
+/// of a part of up to 2^20 count; of a longer part, about as many are read, in evenly spaced blocks. The same dataset
+/// gives the same boundaries in every process.
 ///
 /// # Errors
 /// [`Error::Unsuitable`] if there is no training part; [`Error::Columns`] if there is no such column; errors in blocks
@@ -43,16 +43,38 @@ pub fn quantile_boundaries(dataset: &Dataset, wanted: &[QuantileBuckets<'_>]) ->
     Ok(wanted.iter().zip(values).map(|(wanted, values)| boundaries_of(values, wanted.buckets)).collect())
 }
 
-/// Returns the quantiles of some numbers.
+/// Returns the boundaries of at most `buckets` buckets for some numbers. If there are no more distinct numbers than
+/// buckets, each has its own. Otherwise each number that occurs as often as a bucket's share has its own, and the others
+/// are divided evenly over the remaining buckets, as LightGBM does for its bins.
 fn boundaries_of(mut values: Vec<f32>, buckets: u32) -> Vec<f32> {
     values.retain(|value| value.is_finite());
     values.sort_unstable_by(f32::total_cmp);
-    let Some(&least) = values.first() else { return Vec::new() };
-    let quantile = |number: u64| values[(number * values.len() as u64 / u64::from(buckets)) as usize];
-    // A boundary at the minimum would leave the first bucket empty.
-    let mut boundaries: Vec<_> =
-        (1..u64::from(buckets)).map(quantile).filter(|&boundary| boundary > least).collect();
-    boundaries.dedup();
+    let buckets = buckets as usize;
+    let distinct: Vec<_> =
+        values.chunk_by(|one, other| one == other).map(|run| (run[0], run.len())).collect();
+    if distinct.len() <= buckets {
+        return distinct.iter().skip(1).map(|&(value, _)| value).collect();
+    }
+    let is_frequent = |count: usize| count * buckets >= values.len();
+    // Of the numbers that are not frequent: samples that no bucket has yet, and buckets for them.
+    let frequent = || distinct.iter().map(|&(_, count)| count).filter(|&count| is_frequent(count));
+    let mut samples = values.len() - frequent().sum::<usize>();
+    let mut others = buckets - frequent().count();
+    let (mut boundaries, mut filled) = (Vec::new(), 0);
+    for pair in distinct.windows(2) {
+        let (count, (next, next_count)) = (pair[0].1, pair[1]);
+        filled += count;
+        let is_full = |filled: usize| filled * others >= samples;
+        // A bucket that is nearly empty takes the frequent number that comes next.
+        let ends = is_frequent(count) || is_full(filled) || is_frequent(next_count) && is_full(2 * filled);
+        if ends && boundaries.len() + 1 < buckets {
+            if !is_frequent(count) {
+                (samples, others) = (samples - filled, others.saturating_sub(1).max(1));
+            }
+            boundaries.push(next);
+            filled = 0;
+        }
+    }
     boundaries
 }
 
@@ -142,7 +164,35 @@ mod tests {
     }
 
     #[test]
-    fn equal_quantiles_make_one_boundary() {
+    fn frequent_numbers_have_buckets_of_their_own() {
+        // 900 zeros, and one sample of each number from 1 to 100, which share the 9 other buckets.
+        let values: Vec<_> = (0..1000).map(|number| (number - 899).max(0) as f32).collect();
+        let boundaries = boundaries_of(values.clone(), 10);
+        assert_eq!(boundaries, [1.0, 13.0, 24.0, 35.0, 46.0, 57.0, 68.0, 79.0, 90.0]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn buckets_are_filled_evenly(
+            draws in proptest::collection::vec(0.0..1.0_f64, 1..400),
+            (skew, buckets) in (1..8, 2..50_u32),
+        ) {
+            let values: Vec<_> = draws.iter().map(|draw| (draw.powi(skew) * 200.0).floor() as f32).collect();
+            let boundaries = boundaries_of(values.clone(), buckets);
+            let mut counts = vec![0; boundaries.len() + 1];
+            values.iter().for_each(|&value| counts[bucket(&boundaries, value) as usize] += 1);
+            assert!(counts.len() <= buckets as usize && !counts.contains(&0), "{counts:?}");
+            let share = values.len().div_ceil(buckets as usize);
+            for &value in &values {
+                let own = values.iter().filter(|other| **other == value).count();
+                let all = counts[bucket(&boundaries, value) as usize];
+                assert!(all <= own + 2 * share, "{value}: {own} of {all}, {boundaries:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn few_distinct_numbers_have_a_bucket_each() {
         let values = [vec![0.0; 60], vec![1.0; 30], vec![2.0; 10], vec![f32::NAN, f32::INFINITY]].concat();
         assert_eq!(boundaries_of(values, 10), [1.0, 2.0]);
         assert_eq!(boundaries_of(vec![3.0; 9], 4), [0.0; 0]);
