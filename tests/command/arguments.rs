@@ -105,6 +105,34 @@ fn an_invalid_job_ends_with_2_and_a_caret() {
 }
 
 #[test]
+fn keys_are_removed_before_others_are_set() {
+    let place = Place::new();
+    let more = "[[eval.set]]\nname = 'first'\ndata = 'a'\n[[eval.set]]\nname = 'second'\ndata = 'b'\n\
+                [train.early_stopping]\npatience = 2\n";
+    let job = place.file("job.toml", fs::read_to_string(SOUND_JOB).unwrap() + more);
+    let check = |more: &[&str]| run([&["check", &job, "--effective"], more].concat());
+    let whole = ["--unset", "train.early_stopping", "--unset", "eval.set"];
+    let output = check(&whole).with(SUCCESS).stdout;
+    assert!(
+        !output.contains("first") && !output.contains("second") && !output.contains("patience"),
+        "{output}"
+    );
+    // An element of a list, and a key that is set again.
+    let one = ["--unset", "eval.set.0", "--unset", "train.early_stopping", "--set", "train.epochs=7"];
+    let output =
+        check(&[&one[..], &["--unset", "train.batch_size", "--set", "train.batch_size=77"]].concat());
+    let output = output.with(SUCCESS).stdout;
+    assert!(!output.contains("first") && output.contains("second"), "{output}");
+    assert!(output.contains("batch_size = 77\n") && output.contains("epochs = 7\n"), "{output}");
+    check(&["--unset", "train.batch_size"]).with(USAGE).says(&["missing key `batch_size`"]);
+    for key in ["train.epocs", "eval.set.2", "eval.set.first", "name.x"] {
+        check(&["--unset", key])
+            .with(USAGE)
+            .says(&[&format!("--unset {key}: there is no such key to remove")]);
+    }
+}
+
+#[test]
 fn the_effective_job_is_a_job() {
     let effective = run(["check", SOUND_JOB, "--set", "seed=5", "--effective"]).with(SUCCESS).stdout;
     let place = Place::new();

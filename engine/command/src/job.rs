@@ -20,15 +20,20 @@ pub(crate) struct JobArgs {
     /// VALUE is TOML. A value that is not valid TOML is a string, so names and paths need no quotes.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
+
+    /// Remove a key of the job file, such as train.early_stopping, so that its default applies; may be repeated, and
+    /// comes before --set
+    #[arg(long = "unset", value_name = "KEY")]
+    unsets: Vec<String>,
 }
 
 impl JobArgs {
-    /// Reads the file and applies the sets.
+    /// Reads the file, removes the keys to unset, and applies the sets.
     pub(crate) fn read(&self) -> Result<JobFile, CommandError> {
         self.read_with([])
     }
 
-    /// Reads the file, applies the sets, and then the settings of other arguments.
+    /// Reads the file as [`JobArgs::read`] does, and then applies the settings of other arguments.
     pub(crate) fn read_with(
         &self,
         settings: impl IntoIterator<Item = String>,
@@ -42,7 +47,7 @@ impl JobArgs {
             return Err(CommandError::new(Exit::Usage, what));
         }
         let sets: Vec<_> = self.sets.iter().cloned().chain(settings).collect();
-        Ok(JobFile::read(&self.path, &sets)?)
+        Ok(JobFile::read(&self.path, &[] as &[&str])?.without(&self.unsets)?.with(&sets)?)
     }
 }
 

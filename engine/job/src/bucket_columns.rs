@@ -8,24 +8,35 @@ use rankine_reader::schema::{Categorical, Dense, Hotness, Pooling, VocabularyKin
 use super::{Buckets, Conflict, Feature, Job};
 
 impl Job {
-    /// Returns the categorical columns that the job makes of the numbers of a dataset, one per `[[feature]]`. Those of
-    /// quantiles have no boundaries yet.
+    /// Returns the categorical columns that the job makes of the numbers of a dataset, each with the number of its
+    /// `[[feature]]`. Those of quantiles have no boundaries yet.
     #[doc(hidden)]
-    pub fn bucket_columns(&self, schema: &Schema) -> Result<Vec<Categorical>, Vec<Conflict>> {
+    pub fn bucket_columns(&self, schema: &Schema) -> Result<Vec<(usize, Categorical)>, Vec<Conflict>> {
         let stored = schema.stored();
+        let is_named = |dense: &&Dense| self.features.iter().any(|feature| feature.column == dense.name);
         let mut conflicts = Vec::new();
         let mut columns = Vec::new();
         for (number, feature) in self.features.iter().enumerate() {
             let key = |key: &str| format!("feature.{number}.{key}");
-            match stored.dense.iter().find(|dense| dense.name == feature.column) {
-                Some(dense) => columns.push(categorical(feature, dense, &stored)),
-                None => conflicts.push(Conflict::new(key("column"), no_numbers(&feature.column, &stored))),
-            }
-            let name = feature.name();
-            if stored.names().any(|other| other == name) {
-                let key = key(if feature.name.is_some() { "name" } else { "column" });
-                let message = format!("the dataset already has a column {name}: set another name");
-                conflicts.push(Conflict::new(key, message));
+            let of: Vec<_> = match stored.dense.iter().find(|dense| dense.name == feature.column) {
+                Some(dense) => vec![dense],
+                None if feature.is_of_others() => {
+                    stored.dense.iter().filter(|dense| !is_named(dense)).collect()
+                }
+                None => {
+                    conflicts.push(Conflict::new(key("column"), no_numbers(&feature.column, &stored)));
+                    continue;
+                }
+            };
+            for dense in of {
+                let column = categorical(feature, dense, &stored);
+                if stored.names().any(|other| other == column.name) {
+                    let key = key(if feature.name.is_some() { "name" } else { "column" });
+                    let message =
+                        format!("the dataset already has a column {}: set another name", column.name);
+                    conflicts.push(Conflict::new(key, message));
+                }
+                columns.push((number, column));
             }
         }
         if conflicts.is_empty() { Ok(columns) } else { Err(conflicts) }
@@ -46,11 +57,11 @@ fn categorical(feature: &Feature, dense: &Dense, schema: &Schema) -> Categorical
         }
     };
     Categorical {
-        name: feature.name(),
+        name: feature.name_for(&dense.name),
         rows,
         hotness: Hotness::Fixed(1),
         pooling: Pooling::Sum,
-        vocabulary: VocabularyKind::Buckets { of: feature.column.clone(), boundaries },
+        vocabulary: VocabularyKind::Buckets { of: dense.name.clone(), boundaries },
         shares: None,
     }
 }

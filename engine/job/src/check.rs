@@ -35,11 +35,15 @@ impl Job {
                 "device.tune times the algorithms, and device.tuning reads them from a file: set only one of them",
             ));
         }
-        if self.eval.target_auc.is_some() && self.eval.every_steps.is_none() {
+        if self.eval.target_auc.is_some() && !self.eval.is_repeated() {
             found.push(Conflict::new(
                 "eval.target_auc",
-                "training ends at the first evaluation that reaches the target: set eval.every_steps",
+                "training ends at the first evaluation that reaches the target: set eval.every",
             ));
+        }
+        if self.eval.every.is_some() && self.eval.every_steps.is_some() {
+            let what = "eval.every counts epochs, and eval.every_steps counts steps: set only one of them";
+            found.push(Conflict::new("eval.every", what));
         }
         for (number, set) in self.eval.set.iter().enumerate() {
             let mut conflict = |key: &str, what: String| {
@@ -57,10 +61,10 @@ impl Job {
                 "there is no model to take the state from: set train.init_from",
             ));
         }
-        if self.train.early_stopping.is_some() && self.eval.every_steps.is_none() {
+        if self.train.early_stopping.is_some() && !self.eval.is_repeated() {
             found.push(Conflict::new(
                 "train.early_stopping",
-                "early stopping compares evaluations during the training: set eval.every_steps",
+                "early stopping compares evaluations during the training: set eval.every",
             ));
         }
         if let Some(Average { kind: AverageKind::Last, decay: Some(_), .. }) = self.train.average {
@@ -146,6 +150,10 @@ impl Job {
             let key = |key: &str| format!("feature.{number}.{key}");
             if let Some(problem) = feature.problem() {
                 found.push(Conflict::new(key("buckets"), problem));
+            }
+            if feature.is_of_others() && feature.name.is_some() {
+                let what = "column = \"*\" makes several columns, which cannot have one name: remove it";
+                found.push(Conflict::new(key("name"), what));
             }
             let name = feature.name();
             let named_at = key(if feature.name.is_some() { "name" } else { "column" });

@@ -12,12 +12,13 @@ use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Feature {
-    /// The dense column of the dataset.
+    /// The dense column of the dataset; `"*"` stands for each one that no other `[[feature]]` names.
     pub column: String,
-    /// The buckets. A number N makes N buckets with about the same number of training samples each. `"log"` begins
-    /// buckets at 0 and at the powers of 2 from 2^-20 to 2^40 and their negatives. A list gives the lower bounds of the
-    /// buckets in ascending order; values below the first are one more bucket. The list and `"log"` are in the units of
-    /// the raw data, before the transform of the column.
+    /// The buckets. A number N makes N buckets with about the same number of training samples each, or with one number
+    /// each, if it is frequent or there are no more than N distinct ones. `"log"` begins buckets at 0 and at the powers
+    /// of 2 from 2^-20 to 2^40 and their negatives. A list gives the lower bounds of the buckets in ascending order;
+    /// values below the first are one more bucket. The list and `"log"` are in the units of the raw data, before the
+    /// transform of the column.
     pub buckets: Buckets,
     /// Name of the new column, for `[[table]]`, for example. Without it, the name of the dense column with
     /// `_buckets`.
@@ -113,9 +114,20 @@ impl<'de> Visitor<'de> for BucketsVisitor {
 }
 
 impl Feature {
-    /// Returns the name of the new column.
+    /// Returns the name of the new column, which is that of a dense column of the dataset with `_buckets` if the job
+    /// sets none.
     pub fn name(&self) -> String {
-        self.name.clone().unwrap_or_else(|| format!("{}_buckets", self.column))
+        self.name_for(&self.column)
+    }
+
+    /// Returns the name of the new column for a dense column.
+    pub(super) fn name_for(&self, column: &str) -> String {
+        self.name.clone().unwrap_or_else(|| format!("{column}_buckets"))
+    }
+
+    /// Whether the feature stands for all dense columns that no other one names.
+    pub(super) fn is_of_others(&self) -> bool {
+        self.column == "*"
     }
 
     /// Returns what is wrong with the buckets, without knowing the column.

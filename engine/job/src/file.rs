@@ -44,6 +44,16 @@ impl JobFile {
         self.clone().apply(sets)
     }
 
+    /// Returns the file without some keys, each of the form `a.b`, whose defaults then apply.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`] if the file has no such key.
+    pub fn without(&self, keys: &[impl AsRef<str>]) -> Result<Self, JobError> {
+        let mut file = self.clone();
+        keys.iter().try_for_each(|key| file.0.unset(key.as_ref()))?;
+        Ok(file)
+    }
+
     /// Returns the file with further `sets` applied, to which a problem at these keys refers as to keys of `document`.
     ///
     /// # Errors

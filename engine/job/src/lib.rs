@@ -75,8 +75,8 @@ pub use train::{
     Precision, StoppingMetric, Train,
 };
 pub use values::{
-    AucTarget, AverageCount, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth,
-    RankCount, Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
+    AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, Fraction, JobName, NonNegative, Positive,
+    QueueDepth, RankCount, Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
 };
 
 /// The JSON Schema of job files, which `rankine init` writes for editors.

@@ -6,7 +6,7 @@ use rankine_reader::Split;
 use serde::{Deserialize, Serialize};
 
 use super::values::{
-    AucTarget, AverageCount, BatchSize, Count, Decay, NonNegative, Ranks, ThreadCount, WindowBlocks,
+    AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, NonNegative, Ranks, ThreadCount, WindowBlocks,
 };
 
 /// `[train]`: batch size, epochs, shuffling, validation, the initial model and early stopping.
@@ -66,7 +66,7 @@ impl Train {
 
 /// `[train.early_stopping]`: training ends when evaluations stop getting better, and the best model becomes the model
 /// of the run. Evaluations are those of the validation set if there is one, and otherwise of the evaluation part. A
-/// checkpoint is saved after each better one. Requires `eval.every_steps`.
+/// checkpoint is saved after each better one. Requires `eval.every_steps` or `eval.every`.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -235,12 +235,14 @@ fn default_shuffle_window_blocks() -> WindowBlocks {
 #[serde(deny_unknown_fields, default)]
 pub struct Eval {
     /// Steps between two evaluations, on the validation set if `train.validation` holds one out, and otherwise on the
-    /// evaluation part. Without it, the model is evaluated only at the end.
+    /// evaluation part. Without it and `every`, the model is evaluated only at the end.
     pub every_steps: Option<Count>,
+    /// The same in epochs: `"epoch"`, or a number of epochs such as 0.25. Excludes `every_steps`.
+    pub every: Option<Epochs>,
     /// Batch size of evaluations. It does not affect the result.
     pub batch_size: BatchSize,
     /// Ends the training at the first evaluation with at least this AUC, which is weighted if the dataset has sample
-    /// weights. Requires `every_steps`.
+    /// weights. Requires `every_steps` or `every`.
     pub target_auc: Option<AucTarget>,
     /// Further datasets.
     pub set: Vec<EvalSet>,
@@ -259,10 +261,29 @@ pub struct EvalSet {
     pub data: PathBuf,
 }
 
+impl Eval {
+    /// Whether the model is evaluated during the training.
+    pub fn is_repeated(&self) -> bool {
+        self.every_steps.is_some() || self.every.is_some()
+    }
+
+    /// Whether an evaluation is due after a step of a training with epochs of this many steps.
+    pub fn is_due(&self, step: u64, epoch_steps: u64) -> bool {
+        if let Some(steps) = self.every_steps {
+            return step.is_multiple_of(steps.get());
+        }
+        let Some(epochs) = self.every else { return false };
+        // Each evaluation is due at the first step that completes another part of that many epochs.
+        let parts = |step: u64| (step as f64 / (epochs.get() * epoch_steps.max(1) as f64)).floor();
+        parts(step) > parts(step.saturating_sub(1))
+    }
+}
+
 impl Default for Eval {
     fn default() -> Self {
         Self {
             every_steps: None,
+            every: None,
             batch_size: BatchSize::new(8192).expect("a constant in range"),
             target_auc: None,
             set: Vec::new(),
@@ -430,6 +451,21 @@ mod tests {
         let count = AverageCount::new(count).unwrap();
         let decay = (kind == AverageKind::Ema).then(|| Decay::new(0.5).unwrap());
         Average { kind, every_steps: Count::new(10).unwrap(), count, decay, save: AverageSave::Better }
+    }
+
+    #[test]
+    fn evaluations_are_due_by_steps_or_by_epochs() {
+        let due = |eval: &str, epoch_steps: u64| {
+            let eval: Eval = toml::from_str(eval).unwrap();
+            (1..=24).filter(|&step| eval.is_due(step, epoch_steps)).collect::<Vec<_>>()
+        };
+        assert_eq!(due("every_steps = 10", 7), [10, 20]);
+        assert_eq!(due("every = \"epoch\"", 8), [8, 16, 24]);
+        assert_eq!(due("every = 2", 5), [10, 20]);
+        // 10 steps: the thirds of an epoch are 3.3 steps long, and the last one ends with the epoch.
+        assert_eq!(due("every = 0.3333333333333333", 10), [4, 7, 10, 14, 17, 20, 24]);
+        assert_eq!(due("every = 0.001", 10).len(), 24);
+        assert_eq!(due("", 10), [0; 0]);
     }
 
     #[test]

@@ -167,6 +167,85 @@ impl Default for NonNegative {
     }
 }
 
+/// A number of epochs above 0: `"epoch"`, which is 1, or a number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Epochs(Positive);
+
+impl Epochs {
+    /// One epoch.
+    pub const ONE: Self = Self(Positive(1.0));
+
+    /// Returns a number of epochs.
+    pub fn new(epochs: f64) -> Option<Self> {
+        Positive::new(epochs).map(Self)
+    }
+
+    /// Returns the number.
+    pub const fn get(self) -> f64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Epochs {
+    /// Formats the value as in a job file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ONE => f.write_str("\"epoch\""),
+            Self(epochs) => write!(f, "{:?}", epochs.get()),
+        }
+    }
+}
+
+#[cfg(test)]
+impl serde::Serialize for Epochs {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+#[cfg(any(test, feature = "json-schema"))]
+schema!(Epochs {
+    "oneOf": [
+        { "type": "string", "enum": ["epoch"] },
+        { "type": "number", "exclusiveMinimum": 0 }
+    ]
+});
+
+impl<'de> Deserialize<'de> for Epochs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct EpochsVisitor;
+
+        impl Visitor<'_> for EpochsVisitor {
+            type Value = Epochs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"epoch\", or a number of epochs above 0")
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<Epochs, E> {
+                match value {
+                    "epoch" => Ok(Epochs::ONE),
+                    _ => Err(E::invalid_value(Unexpected::Str(value), &self)),
+                }
+            }
+
+            fn visit_f64<E: Error>(self, value: f64) -> Result<Epochs, E> {
+                Epochs::new(value).ok_or_else(|| E::invalid_value(Unexpected::Float(value), &self))
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<Epochs, E> {
+                Epochs::new(value as f64).ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Epochs, E> {
+                Epochs::new(value as f64).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
+            }
+        }
+
+        deserializer.deserialize_any(EpochsVisitor)
+    }
+}
+
 /// Number of ranks or nodes: a number, or `"auto"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranks {

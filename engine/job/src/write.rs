@@ -257,9 +257,12 @@ fn write_train(out: &mut String, train: &Train) -> fmt::Result {
 }
 
 fn write_eval(out: &mut String, eval: &Eval) -> fmt::Result {
-    let Eval { every_steps, batch_size, target_auc, set } = eval;
+    let Eval { every_steps, every, batch_size, target_auc, set } = eval;
     writeln!(out, "\n[eval]")?;
-    write_option(out, "every_steps", every_steps.as_ref(), "at the end only")?;
+    match every {
+        Some(epochs) => writeln!(out, "every = {epochs}")?,
+        None => write_option(out, "every_steps", every_steps.as_ref(), "at the end only")?,
+    }
     writeln!(out, "batch_size = {batch_size}")?;
     write_option(out, "target_auc", target_auc.as_ref(), "no early stop")?;
     for EvalSet { name, data } in set {

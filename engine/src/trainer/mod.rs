@@ -98,6 +98,11 @@ fn refuse_settings(job: &Job) -> Result<(), TrainerError> {
     const PROGRAM: &str = "the program that pushes rows decides when training ends";
     let train = &job.train;
     let settings = [
+        (
+            "eval.every",
+            job.eval.every.is_some(),
+            "rows are pushed, so there are no epochs: set eval.every_steps",
+        ),
         ("eval.target_auc", job.eval.target_auc.is_some(), PROGRAM),
         ("train.early_stopping", train.early_stopping.is_some(), PROGRAM),
         (

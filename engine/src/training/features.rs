@@ -1,7 +1,7 @@
 //! The columns that a job makes of a dataset's numbers (`[[feature]]`).
 
-use rankine_job::{Buckets, Conflict, Feature, Job};
-use rankine_reader::schema::VocabularyKind;
+use rankine_job::{Buckets, Conflict, Job};
+use rankine_reader::schema::{Categorical, VocabularyKind};
 use rankine_reader::{Dataset, QuantileBuckets, Schema, quantile_boundaries};
 
 use super::error::TrainError;
@@ -22,32 +22,37 @@ pub(crate) fn with_features(
     if job.features.is_empty() && dataset.schema().bucket_columns().is_empty() {
         return Ok(dataset);
     }
-    let mut columns = job.bucket_columns(dataset.schema()).map_err(TrainError::Conflicts)?;
+    let columns = job.bucket_columns(dataset.schema()).map_err(TrainError::Conflicts)?;
+    let (numbers, mut columns): (Vec<_>, Vec<_>) = columns.into_iter().unzip();
     let initial = initial_schema(job);
     let mut missing = Vec::new();
-    for (number, (feature, column)) in job.features.iter().zip(&mut columns).enumerate() {
-        let Buckets::Quantiles(buckets) = feature.buckets else { continue };
-        let known =
-            known.into_iter().chain(&initial).find_map(|schema| known_buckets(schema, feature, buckets));
-        match known {
+    for (place, column) in columns.iter_mut().enumerate() {
+        let feature = numbers[place];
+        let Buckets::Quantiles(buckets) = job.features[feature].buckets else { continue };
+        match known.into_iter().chain(&initial).find_map(|schema| known_buckets(schema, column)) {
             Some(buckets) => column.vocabulary = buckets,
-            None => missing.push((number, QuantileBuckets { column: &feature.column, buckets })),
+            None => missing.extend(column.buckets().map(|(of, _)| (place, of.to_owned(), buckets))),
         }
     }
-    if let Some(&(number, _)) = missing.first() {
-        let wanted: Vec<_> = missing.iter().map(|&(_, wanted)| wanted).collect();
+    if let Some(&(first, ..)) = missing.first() {
+        let wanted: Vec<_> = missing
+            .iter()
+            .map(|(_, column, buckets)| QuantileBuckets { column, buckets: *buckets })
+            .collect();
         let found = quantile_boundaries(&dataset, &wanted).map_err(|error| match error {
             rankine_base::Error::Unsuitable { what: why, .. }
             | rankine_base::Error::Columns { what: why, .. } => {
                 let what =
                     format!("quantiles are those of the training part, but {why}: list the boundaries");
-                TrainError::Conflicts(vec![Conflict::new(format!("feature.{number}.buckets"), what)])
+                TrainError::Conflicts(vec![Conflict::new(
+                    format!("feature.{}.buckets", numbers[first]),
+                    what,
+                )])
             }
             error => error.into(),
         })?;
-        for ((number, wanted), boundaries) in missing.into_iter().zip(found) {
-            let of = wanted.column.to_owned();
-            columns[number].vocabulary = VocabularyKind::Buckets { of, boundaries };
+        for ((place, of, _), boundaries) in missing.into_iter().zip(found) {
+            columns[place].vocabulary = VocabularyKind::Buckets { of, boundaries };
         }
     }
     Ok(dataset.with_buckets(&columns)?)
@@ -59,7 +64,7 @@ pub(crate) fn with_features(
 /// [`TrainError::Conflicts`] if the job does not suit the columns.
 pub(crate) fn with_shape(job: &Job, mut schema: Schema) -> Result<Schema, TrainError> {
     let columns = job.bucket_columns(&schema).map_err(TrainError::Conflicts)?;
-    schema.categorical.extend(columns);
+    schema.categorical.extend(columns.into_iter().map(|(_, column)| column));
     Ok(schema)
 }
 
@@ -72,9 +77,9 @@ fn initial_schema(job: &Job) -> Option<Schema> {
     Some(model.columns().schema.clone())
 }
 
-/// The buckets that a trained model has for a feature, if there are as many.
-fn known_buckets(schema: &Schema, feature: &Feature, buckets: u32) -> Option<VocabularyKind> {
-    let column = schema.bucket_columns().iter().find(|column| column.name == feature.name())?;
-    let (of, _) = column.buckets()?;
-    (of == feature.column && column.rows == u64::from(buckets)).then(|| column.vocabulary.clone())
+/// The buckets that a trained model has for a column, if there are as many.
+fn known_buckets(schema: &Schema, column: &Categorical) -> Option<VocabularyKind> {
+    let known = schema.bucket_columns().iter().find(|known| known.name == column.name)?;
+    let of = |column: &Categorical| column.buckets().map(|(of, _)| of.to_owned());
+    (of(known) == of(column) && known.rows == column.rows).then(|| known.vocabulary.clone())
 }

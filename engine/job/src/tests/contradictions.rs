@@ -15,7 +15,9 @@ fn each_contradiction_is_found_and_its_neighbour_is_none() {
     refused(&["guard.silence_timeout_s=29"], "--set guard.silence_timeout_s=29: 29 s is not longer than");
     sound(&["guard.barrier_timeout_s=39.9"]);
     sound(&["eval.target_auc=0.8", "eval.every_steps=1"]);
-    refused(&["eval.target_auc=0.8"], "set eval.every_steps");
+    refused(&["eval.target_auc=0.8"], "set eval.every");
+    sound(&["eval.target_auc=0.8", "eval.every='epoch'"]);
+    refused(&["eval.every=0.5", "eval.every_steps=1"], "set only one of them");
     sound(&["train.early_stopping={ patience = 2 }", "eval.every_steps=1"]);
     refused(&["train.early_stopping={ patience = 2 }"], "early stopping compares evaluations");
     sound(&["train.average={ kind = 'ema', every_steps = 10, decay = 0.5 }"]);
@@ -110,7 +112,7 @@ the decay starts at step 9, before the warm-up ends at step 10: raise decay_star
   | optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 10, decay_start_step = 9, decay_steps = 1 }
   |                                                                                        ^
 
---set eval.target_auc=0.8: training ends at the first evaluation that reaches the target: set eval.every_steps
+--set eval.target_auc=0.8: training ends at the first evaluation that reaches the target: set eval.every
   |
   | eval.target_auc=0.8
   |                 ^^^";

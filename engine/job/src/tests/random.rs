@@ -283,12 +283,17 @@ fn any_job() -> impl Strategy<Value = Job> {
             refit,
         },
     ));
-    let eval =
-        proptest::option::of((count(), proptest::option::of(0.500_001..=1.0))).prop_map(|every| Eval {
-            every_steps: every.map(|(steps, _)| steps),
-            target_auc: every.and_then(|(_, auc)| auc).map(|auc| AucTarget::new(auc).unwrap()),
-            ..Eval::default()
-        });
+    let epochs = (0.001..1000.0_f64).prop_map(|epochs| Epochs::new(epochs).unwrap());
+    let every = prop_oneof![
+        Just((None, None)),
+        count().prop_map(|steps| (Some(steps), None)),
+        prop_oneof![Just(Epochs::ONE), epochs].prop_map(|epochs| (None, Some(epochs))),
+    ];
+    let eval = (every, proptest::option::of(0.500_001..=1.0)).prop_map(|((every_steps, every), auc)| {
+        let mut eval = Eval { every_steps, every, ..Eval::default() };
+        eval.target_auc = auc.filter(|_| eval.is_repeated()).map(|auc| AucTarget::new(auc).unwrap());
+        eval
+    });
     let mode = prop_oneof![
         Just(IoMode::Auto),
         Just(IoMode::UringDirect),
@@ -406,8 +411,9 @@ fn any_job() -> impl Strategy<Value = Job> {
             embedding,
             optimizer,
             train: Train {
-                early_stopping: early_stopping.filter(|_| eval.every_steps.is_some()).map(|stopping| {
-                    EarlyStopping { refit: stopping.refit && train.validation != Split::None, ..stopping }
+                early_stopping: early_stopping.filter(|_| eval.is_repeated()).map(|stopping| EarlyStopping {
+                    refit: stopping.refit && train.validation != Split::None,
+                    ..stopping
                 }),
                 average,
                 ..train

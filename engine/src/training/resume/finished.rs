@@ -167,7 +167,7 @@ fn job_difference(path: &Path, summary: &Summary, job: &Job) -> Result<Option<St
         };
         // Without a target and early stopping, evaluations during training change nothing.
         let decides = job.eval.target_auc.is_some() || job.train.early_stopping.is_some();
-        let only_logged = key == "eval.every_steps" && !decides;
+        let only_logged = matches!(key, "eval.every_steps" | "eval.every") && !decides;
         !is(&FREE) && !is(&ENDS) && !only_logged
     };
     let keys = own.keys().chain(saved.keys()).filter(|key| matters(key));

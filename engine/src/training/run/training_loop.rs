@@ -197,7 +197,9 @@ impl<'a> TrainingLoop<'a> {
     }
 
     fn evaluates_at(&self, step: u64) -> bool {
-        self.context.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
+        let RunContext { job, dataset, .. } = self.context;
+        let epoch_steps = dataset.samples(Part::Train).div_ceil(job.train.batch_size.get().into());
+        job.eval.is_due(step, epoch_steps)
     }
 
     fn train_step(&mut self, batch: &Batch, source: ReaderState) -> Result<Progress, TrainError> {

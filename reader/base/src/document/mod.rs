@@ -52,6 +52,18 @@ impl Document {
             .map_err(|SyntaxError { message, origin }| self.problem_at(&origin, message, &[]))
     }
 
+    /// Removes a value, so that its default applies.
+    ///
+    /// # Errors
+    /// If the document has no such key.
+    pub fn unset(&mut self, key: &str) -> Result<(), Problem> {
+        if self.root.remove(key) {
+            return Ok(());
+        }
+        let message = format!("--unset {key}: there is no such key to remove");
+        Err(self.problem_at(self.root.origin_of(key), message, &[]))
+    }
+
     /// Applies `a.b=VALUE`, a setting that another document asks for at this key, or else at the table around it.
     /// Problems with the setting point there.
     ///

@@ -161,6 +161,36 @@ impl Node {
         entry.node.put(rest, node)
     }
 
+    /// Removes the value at a dotted key, or the element of a list with that index. Returns whether there was one.
+    pub(super) fn remove(&mut self, dotted: &str) -> bool {
+        if let Some((key, rest)) = dotted.split_once('.') {
+            return self.child_mut(key).is_some_and(|child| child.remove(rest));
+        }
+        match &mut self.value {
+            Value::Table(entries) => {
+                let count = entries.len();
+                entries.retain(|entry| entry.key != dotted);
+                entries.len() < count
+            }
+            Value::Array(nodes) => {
+                let place = dotted.parse().ok().filter(|&place: &usize| place < nodes.len());
+                place.map(|place| nodes.remove(place)).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// As [`Node::child`], to be changed.
+    fn child_mut(&mut self, key: &str) -> Option<&mut Self> {
+        match &mut self.value {
+            Value::Table(entries) => {
+                entries.iter_mut().find(|entry| entry.key == key).map(|entry| &mut entry.node)
+            }
+            Value::Array(nodes) => nodes.get_mut(key.parse::<usize>().ok()?),
+            _ => None,
+        }
+    }
+
     /// Returns the value of a key of this table, or the element of this list with that index.
     pub(super) fn child(&self, key: &str) -> Option<&Self> {
         match &self.value {
@@ -178,12 +208,7 @@ impl Node {
                 _ => None,
             };
         };
-        let child = match &mut self.value {
-            Value::Table(entries) => &mut entries.iter_mut().find(|entry| entry.key == *key)?.node,
-            Value::Array(nodes) => nodes.get_mut(key.parse::<usize>().ok()?)?,
-            _ => return None,
-        };
-        child.entries_at(rest)
+        self.child_mut(key)?.entries_at(rest)
     }
 
     /// Returns the origin of a dotted key: that of its value, or else of the innermost existing table around it. The
