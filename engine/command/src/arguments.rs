@@ -1,5 +1,8 @@
 //! Parsers for argument values that several commands share.
 
+use std::time::Duration;
+
+use jiff::SignedDuration;
 use rankine_base::InvalidValue;
 use rankine_job::{Count, NonNegative, RankCount, ThreadCount};
 use rankine_model::overlap::Overlap;
@@ -24,6 +27,16 @@ pub(crate) fn ranks(text: &str) -> Result<RankCount, InvalidValue> {
     whole(text)
         .and_then(|number| RankCount::new(number.try_into().ok()?))
         .ok_or_else(|| InvalidValue::expected(text, "a whole number from 1 to 4096"))
+}
+
+/// Parses a time above 0, such as 90s, 10m or 2h.
+pub(crate) fn duration(text: &str) -> Result<Duration, InvalidValue> {
+    let parsed = text.parse::<SignedDuration>().and_then(Duration::try_from);
+    let parsed = parsed.map_err(|error| InvalidValue::new(text, error.to_string()))?;
+    match parsed.is_zero() {
+        true => Err(InvalidValue::expected(text, "a time above 0, such as 10m")),
+        false => Ok(parsed),
+    }
 }
 
 /// Parses a finite number of 0 or more.

@@ -1,7 +1,11 @@
 //! `rankine init`: writes a first job file for a dataset.
 
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rankine_base::publish::{PartialFile, refuse_inputs};
 use rankine_engine::starter::{StarterData, StarterTrial, TrialOptions, starter_job};
@@ -9,21 +13,26 @@ use rankine_job::Model;
 use rankine_reader::Dataset;
 
 use super::editors::schema_line;
+use super::progress::{Progress, SECONDS};
 use super::raw::RecordArgs;
-use super::{CommandError, Exit, output, signals};
+use super::{CommandError, Exit, arguments, output, signals};
 
 /// Write a job file that suits a dataset
 ///
-/// Sizes depend on the columns and the number of samples. Short training runs then compare kinds of model, optimizers,
-/// rates, weight decay, embedding sizes and schedules, and find the number of epochs. They are scored on the last tenth
-/// of the training part, which is held out; the evaluation part is not read. Comments in the file explain the choices,
-/// and show other options. A comment on the first line tells editors where the JSON Schema of job files is: in
-/// $XDG_DATA_HOME/rankine, by default ~/.local/share/rankine.
+/// Sizes depend on the columns and the number of samples. Short training runs then compare kinds of model, buckets for
+/// numbers, optimizers, rates, weight decay, sizes and numbers of epochs, until --budget is over or nothing gets better.
+/// They are scored on the last part of the training part, which is held out; the evaluation part is not read. Ctrl-C
+/// writes the best job so far.
+///
+/// The job holds the same samples out, stops early, and then trains again on all samples. Comments explain the choices,
+/// and show other options. The first line names a JSON Schema, with which editors complete and check the file. It is
+/// written to $XDG_DATA_HOME/rankine (default: ~/.local/share/rankine).
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("samples").required(true))]
 #[command(after_help = "\
 Examples:
   rankine init --data data/criteo
+  rankine init --data data/criteo --budget 10m
   rankine init --data data/criteo --quick
   rankine init --data data/criteo --model dcnv2 --out dcnv2.toml
   rankine init --raw train_data.bin --eval val_data.bin --shape dlrm-dcnv2 --model dcnv2
@@ -48,12 +57,16 @@ pub(crate) struct Args {
     #[command(flatten)]
     records: RecordArgs,
 
-    /// Kind of the model [default: dlrm, or wide-deep for a single column]
+    /// Kind of the model [default: the best in trials]
     #[arg(long, value_name = "KIND", value_parser = Model::KINDS.map(|kind| kind.name))]
     model: Option<String>,
 
+    /// Time of the trials, such as 90s or 10m
+    #[arg(long, value_name = "TIME", value_parser = arguments::duration, default_value = "2m")]
+    budget: Duration,
+
     /// Choose by the columns and the number of samples alone, without trials
-    #[arg(long)]
+    #[arg(long, conflicts_with = "budget")]
     quick: bool,
 
     /// Job file to write, which must not exist
@@ -65,7 +78,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     let shape_file = args.shape.as_deref().map(Path::new);
     let inputs = args.data.as_deref().into_iter().chain(shape_file);
     let raw = args.raw.iter().chain(&args.eval).map(PathBuf::as_path);
@@ -85,23 +98,76 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     };
     // What stands in the way is found out before the trials.
     let mut file = PartialFile::create_new(&args.out)?;
-    let (stop, _deadline) = signals::work()?;
+    let stop = signals::training()?;
     let place = tempfile::tempdir().map_err(|error| {
         CommandError::new(Exit::Failed, format!("cannot make a temporary folder for trials: {error}"))
     })?;
+    let clock = Clock::new(args.budget, quiet || args.quick);
     let observe = |trial: &StarterTrial| {
-        let auc = trial.auc.map_or_else(|| "undefined".into(), |auc| format!("{auc:.4}"));
-        tracing::info!("trial of {}: AUC {auc}", trial.value);
+        let auc = trial.auc.map_or_else(|| "no AUC".into(), |auc| format!("AUC {auc:.4}"));
+        tracing::info!("{}: {auc} on validation", trial.what);
+        clock.found(trial.auc);
     };
-    let options = TrialOptions { dir: place.path(), stop: &stop, observe: &observe };
-    let starter = starter_job(&dataset, data, kind, (!args.quick).then_some(options))?;
+    let options = TrialOptions { dir: place.path(), budget: args.budget, stop: &stop, observe: &observe };
+    let starter = clock.during(|| starter_job(&dataset, data, kind, (!args.quick).then_some(options)))?;
+    if let Some(cause) = stop.asked() {
+        tracing::warn!("stopped by {cause}: the job is the best of {} trials so far", starter.trials);
+    }
     let text = schema_line("job", rankine_job::SCHEMA) + &starter.text;
     let written = file.write_all(text.as_bytes());
     let out = args.out.display();
     written.map_err(|error| CommandError::new(Exit::Failed, format!("cannot write {out}: {error}")))?;
     file.publish()?;
     if args.json {
-        return output::json(&serde_json::json!({ "job": args.out, "auc": starter.auc }));
+        return output::json(
+            &serde_json::json!({ "job": args.out, "auc": starter.auc, "trials": starter.trials }),
+        );
     }
     output::text(format_args!("job    {out}\nnext   rankine train {out}\n"))
+}
+
+/// A bar on a terminal that shows how much of the time has passed, and the best AUC. Elsewhere the lines about trials
+/// are enough.
+struct Clock {
+    began: Instant,
+    shown: Mutex<(Option<Progress>, f64)>,
+    is_over: AtomicBool,
+}
+
+impl Clock {
+    /// The time between two updates.
+    const PAUSE: Duration = Duration::from_millis(200);
+
+    fn new(budget: Duration, hides: bool) -> Self {
+        let shows = !hides && io::stderr().is_terminal();
+        let progress = shows.then(|| Progress::new("trials", SECONDS, budget.as_secs(), false));
+        Self { began: Instant::now(), shown: Mutex::new((progress, 0.0)), is_over: AtomicBool::new(false) }
+    }
+
+    fn found(&self, auc: Option<f64>) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let (progress, best) = &mut *shown;
+        *best = best.max(auc.unwrap_or(0.0));
+        if let Some(progress) = progress {
+            progress.message(format!("best AUC {best:.4}"), &[]);
+        }
+    }
+
+    /// Updates the bar while something is done.
+    fn during<R>(&self, work: impl FnOnce() -> R) -> R {
+        thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                while !self.is_over.load(Ordering::SeqCst) {
+                    if let Some(progress) = &mut self.shown.lock().unwrap_or_else(PoisonError::into_inner).0 {
+                        progress.at(self.began.elapsed().as_secs());
+                    }
+                    thread::park_timeout(Self::PAUSE);
+                }
+            });
+            let result = work();
+            self.is_over.store(true, Ordering::SeqCst);
+            watch.thread().unpark();
+            result
+        })
+    }
 }

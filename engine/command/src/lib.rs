@@ -285,7 +285,7 @@ fn run(command: Command, place: &ProcessPlace, quiet: bool) -> Result<(), Comman
         Command::InitSchema(args) => init_schema::run(args),
         Command::Convert(args) => convert::run(args, quiet),
         Command::Inspect(args) => inspect::run(args, quiet),
-        Command::Init(args) => init::run(args),
+        Command::Init(args) => init::run(args, quiet),
         Command::Tune(args) => tune::run(args),
         Command::Train(args) => train::run(args, place, quiet),
         Command::Runs(args) => runs::run(args),

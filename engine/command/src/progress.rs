@@ -18,6 +18,9 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Maximum frame rate of bars.
 const FRAMES_PER_SECOND: u8 = 20;
 
+/// The unit of work that takes a given time.
+pub(crate) const SECONDS: &str = "s";
+
 /// Columns that a bar, its rate, its unit and the time left take; the digits of the position are not counted.
 const REST_COLUMNS: usize = 47;
 
@@ -219,6 +222,7 @@ fn new_bar(what: &str, unit: &str, total: u64, pace: &Arc<Mutex<Pace>>) -> Progr
             "{prefix} {wide_bar} {binary_bytes}/{binary_total_bytes} bytes  {rate}  {msg}  ETA {left}"
                 .to_owned()
         }
+        (_, false) if unit == SECONDS => "{prefix} {wide_bar} {pos}/{len} s  {msg}".to_owned(),
         (_, false) => {
             format!(
                 "{{prefix}} {{wide_bar}} {{human_pos}}/{{human_len}} {unit}  {{rate}}  {{msg}}  ETA {{left}}"

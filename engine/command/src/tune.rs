@@ -5,8 +5,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::SignedDuration;
-use rankine_base::InvalidValue;
 use rankine_base::publish::PartialFile;
 use rankine_engine::run_paths;
 use rankine_engine::tuning::{Drawn, Evaluation, Extent, Space, TrialResult, Tuned, Tuning, tune};
@@ -56,7 +54,7 @@ pub(crate) struct Args {
     trials: Option<u64>,
 
     /// Time of the search, such as 90s, 10m or 2h; with --resume, counted from the resume
-    #[arg(long, value_name = "TIME", group = "extent", value_parser = duration)]
+    #[arg(long, value_name = "TIME", group = "extent", value_parser = arguments::duration)]
     budget: Option<Duration>,
 
     /// Space file [default: around the job's settings]
@@ -97,15 +95,6 @@ struct TuneReport<'a> {
     run_dir: &'a PathBuf,
     #[serde(flatten)]
     tuned: &'a Tuned,
-}
-
-fn duration(text: &str) -> Result<Duration, InvalidValue> {
-    let parsed = text.parse::<SignedDuration>().and_then(Duration::try_from);
-    let parsed = parsed.map_err(|error| InvalidValue::new(text, error.to_string()))?;
-    match parsed.is_zero() {
-        true => Err(InvalidValue::expected(text, "a time above 0, such as 10m")),
-        false => Ok(parsed),
-    }
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {

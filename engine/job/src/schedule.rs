@@ -129,6 +129,38 @@ impl Schedule {
     }
 }
 
+impl Schedule {
+    /// Returns the schedule of a training that is longer or shorter, by the ratio of two numbers of steps or samples.
+    #[doc(hidden)]
+    pub fn scaled(&self, to: u64, from: u64) -> Self {
+        let (to, from) = (u128::from(to), u128::from(from.max(1)));
+        let steps =
+            |steps: u64| u64::try_from((u128::from(steps) * to + from / 2) / from).unwrap_or(u64::MAX);
+        let count = |count: Count| Count::nearest(steps(count.get()));
+        match self.clone() {
+            Self::Constant => Self::Constant,
+            Self::WarmupPolynomial(own) => Self::WarmupPolynomial(WarmupPolynomial {
+                warmup_steps: steps(own.warmup_steps),
+                decay_start_step: steps(own.decay_start_step),
+                decay_steps: count(own.decay_steps),
+                ..own
+            }),
+            Self::Step(own) => {
+                let mut milestones: Vec<_> = own.milestones.iter().copied().map(count).collect();
+                milestones.dedup();
+                let (every_steps, warmup_steps) = (own.every_steps.map(count), steps(own.warmup_steps));
+                Self::Step(Step { every_steps, milestones, warmup_steps, ..own })
+            }
+            Self::Cosine(own) => Self::Cosine(Cosine {
+                warmup_steps: steps(own.warmup_steps),
+                decay_start_step: own.decay_start_step.map(steps),
+                decay_steps: count(own.decay_steps),
+                ..own
+            }),
+        }
+    }
+}
+
 /// The linear warm-up: 1 from its last step on.
 fn rise(step: u64, warmup_steps: u64) -> f64 {
     if step < warmup_steps { step as f64 / warmup_steps as f64 } else { 1.0 }
@@ -216,6 +248,36 @@ mod tests {
             // Either value differs from the formula by at most four roundings.
             assert!((actual - rate).abs() <= 4.0 * f64::EPSILON * rate, "step {step}: {actual}, not {rate}");
         }
+    }
+
+    #[test]
+    fn a_scaled_schedule_has_the_same_rates_at_the_same_shares() {
+        let cosine = Cosine {
+            warmup_steps: 100,
+            decay_start_step: Some(200),
+            decay_steps: Count::new(800).unwrap(),
+            end_factor: default_end_factor(),
+        };
+        let schedules = [
+            Schedule::Constant,
+            Schedule::WarmupPolynomial(mlperf()),
+            Schedule::Cosine(cosine.clone()),
+            step(100, Some(300), &[]),
+            step(100, None, &[300, 600, 700]),
+        ];
+        for schedule in schedules {
+            let (longer, same) = (schedule.scaled(10, 9), schedule.scaled(7, 7));
+            assert_eq!(same, schedule);
+            let tripled = schedule.scaled(3, 1);
+            for step in [1, 99, 100, 250, 301, 601, 999, 50_000, 70_000] {
+                // The middle of three steps; a step of the rise, or of the decay, changes the factor this much.
+                let (own, other) = (schedule.factor(step), tripled.factor(3 * step - 1));
+                assert!((own - other).abs() <= 0.01, "{schedule:?} at {step}: {own}, {other}");
+            }
+            assert_eq!(longer.scaled(9, 10), schedule);
+        }
+        let Schedule::Step(short) = step(100, None, &[300, 301, 700]).scaled(1, 100) else { panic!() };
+        assert_eq!(short.milestones.iter().map(|step| step.get()).collect::<Vec<_>>(), [3, 7]);
     }
 
     #[test]

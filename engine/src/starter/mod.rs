@@ -7,6 +7,7 @@
 mod choices;
 mod trials;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -45,15 +46,18 @@ pub enum StarterData<'a> {
 pub struct StarterJob {
     /// The job file.
     pub text: String,
-    /// The AUC on held-out samples in the trial with its settings; `None` if there were no trials.
+    /// The AUC on the validation set in the trial with its settings; `None` if there were no trials.
     pub auc: Option<f64>,
+    /// Trials that ended.
+    pub trials: u64,
 }
 
 /// Writes a job for a dataset that was opened from `data`. `kind` is the model's kind, by default one that suits the
-/// columns. With `trials`, short trainings compare settings; they never read the evaluation part.
+/// columns. With `trials`, short trainings compare settings until their time is over; they never read the evaluation
+/// part.
 ///
 /// # Errors
-/// [`TuneError`] if a trial fails for another reason than its settings, or is stopped.
+/// [`TuneError`] if a trial fails for another reason than its settings.
 pub fn starter_job(
     dataset: &Dataset,
     data: StarterData<'_>,
@@ -62,12 +66,20 @@ pub fn starter_job(
 ) -> Result<StarterJob, TuneError> {
     let samples = |part| dataset.samples(part);
     let starter = Starter::new(dataset.schema(), data, samples(Part::Train), samples(Part::Eval));
-    let choices = starter.by_size(kind);
+    let mut choices = starter.by_size(kind);
+    if trials.is_some() && !dataset.schema().dense.is_empty() {
+        choices.buckets = BUCKETS;
+    }
     match trials {
         Some(options) => trials::run(&starter, choices, kind.is_some(), options),
-        None => Ok(StarterJob { text: starter.text(&choices), auc: None }),
+        None => Ok(StarterJob { text: starter.text(&choices), auc: None, trials: 0 }),
     }
 }
+
+/// Buckets of a dense column, if it has any.
+const BUCKETS: u32 = 256;
+/// The least part of the samples that is worth a second training, in percent.
+const REFIT_PERCENT: u64 = 5;
 
 struct Starter<'a> {
     schema: &'a Schema,
@@ -119,10 +131,32 @@ impl<'a> Starter<'a> {
         self.schema.categorical.len() + usize::from(!self.schema.dense.is_empty()) > 1
     }
 
+    /// The kinds of model that suit the columns: those for few samples first.
+    fn kinds(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let pairs: &[&str] = if self.has_pairs() { &["deepfm", "dlrm"] } else { &[] };
+        ["wide-deep", "dcnv2"].into_iter().chain(pairs.iter().copied())
+    }
+
     /// The choices that follow from the columns and the number of samples.
     fn by_size(&self, kind: Option<&str>) -> Choices {
-        let suited = if self.has_pairs() { "dlrm" } else { "wide-deep" };
-        let choices = Choices::new(kind.unwrap_or(suited));
+        let is_small = self.train_samples < 1_000_000 || !self.has_pairs();
+        let choices = Choices {
+            kind: kind.unwrap_or(if is_small { "wide-deep" } else { "dlrm" }).into(),
+            buckets: 0,
+            dim: 16,
+            width: if self.train_samples < 10_000_000 { 128 } else { 512 },
+            optimizer: "adagrad",
+            rate: 0.03,
+            decay: 0.0,
+            batch_size: self.batch_size(),
+            epochs: match self.train_samples {
+                0..200_000 => 6,
+                200_000..2_000_000 => 3,
+                2_000_000..20_000_000 => 2,
+                _ => 1,
+            },
+            notes: BTreeMap::new(),
+        };
         // Half of the memory is left to other programs.
         let bytes_max = system::memory().map_or(u64::MAX, |memory| memory.usable_bytes() / 2);
         let with = |dim| Choices { dim, ..choices.clone() };
@@ -156,6 +190,20 @@ impl<'a> Starter<'a> {
         1 << (root.max(1.0).log2().round() as u32).clamp(6, 16)
     }
 
+    /// The share of the samples that is held out, in percent; 0 if there are too few. A fifth of few samples, since a
+    /// small validation set does not tell settings apart, and at most a million samples.
+    fn held_out_percent(&self) -> u64 {
+        match self.train_samples {
+            0..trials::SAMPLES_MIN => 0,
+            samples => (1_000_000 / samples).clamp(10, 20).min(100_000_000 / samples).max(1),
+        }
+    }
+
+    /// Samples that are not held out.
+    fn searched_samples(&self) -> u64 {
+        self.train_samples - self.train_samples * self.held_out_percent() / 100
+    }
+
     fn table_bytes(&self, text: &str) -> Option<u64> {
         let job = Job::from_toml("starter", text, &[] as &[&str]).ok()?;
         Some(translate(&job, self.schema).ok()?.table_bytes())
@@ -166,6 +214,7 @@ impl<'a> Starter<'a> {
         self.begin(&mut out, choices);
         self.data(&mut out);
         self.model(&mut out, choices);
+        self.features(&mut out, choices);
         self.tables(&mut out);
         self.heads(&mut out);
         self.optimizers(&mut out, choices);
@@ -185,10 +234,10 @@ impl<'a> Starter<'a> {
             dense.len(),
             categorical.len()
         ));
-        if choices.has_notes() {
+        if choices.notes.values().flatten().any(|note| note.starts_with("AUC")) {
             out.line(
-                "# Short training runs on the training part compared some settings, by the AUC on its last tenth,\n\
-                 # which was held out. `rankine tune` searches further.",
+                "# Short training runs compared some settings by their AUC on the validation set.\n\
+                 # `rankine tune` searches further.",
             );
         }
         out.line(&format!("name = {}\nseed = 1", quoted(&self.name())));
@@ -215,8 +264,11 @@ impl<'a> Starter<'a> {
 
     fn model(&self, out: &mut Lines, choices: &Choices) {
         let (kind, dim) = (choices.kind.as_str(), choices.dim);
-        let large = self.train_samples >= 10_000_000;
-        let (hidden, top_mlp) = if large { ("256, 64", "[512, 256]") } else { ("64", "[128, 64]") };
+        let (width, half) = (choices.width, choices.width / 2);
+        let (hidden, top_mlp) = (
+            if width < 512 { half.to_string() } else { format!("{half}, 64") },
+            format!("[{width}, {half}]"),
+        );
         let has_dense = !self.schema.dense.is_empty();
         let bottom_mlp = format!("bottom_mlp = [{hidden}, {dim}]");
         let own = kind_named(kind);
@@ -242,7 +294,21 @@ impl<'a> Starter<'a> {
             out.line("cross_layers = 3");
             out.remarked(&format!("cross_rank = {rank}"), "without it the matrices are full");
         }
+        out.note(choices, Topic::Width);
         out.remarked(&format!("top_mlp = {top_mlp}"), "the last layer, to the logits, is implied");
+    }
+
+    /// Buckets of the dense columns.
+    fn features(&self, out: &mut Lines, choices: &Choices) {
+        if self.schema.dense.is_empty() {
+            return;
+        }
+        let (mark, buckets) = if choices.buckets > 0 { ("", choices.buckets) } else { ("# ", BUCKETS) };
+        out.line("");
+        out.note(choices, Topic::Buckets);
+        out.remarked(&format!("{mark}[[feature]]"), "an embedding for each bucket of numbers as well");
+        out.remarked(&format!("{mark}column = \"*\""), "of all dense columns");
+        out.line(&format!("{mark}buckets = {buckets}"));
     }
 
     /// Columns that share a vocabulary may share a table.
@@ -310,36 +376,60 @@ impl<'a> Starter<'a> {
     }
 
     fn schedule(&self, out: &mut Lines, choices: &Choices) {
-        let steps = self.steps() * choices.epochs;
+        // Of the training that finds the number of steps; that on all samples has them in proportion.
+        let steps = self.steps(choices) * choices.epochs;
         let warmup = steps.div_ceil(20);
-        let mark = if choices.cosine { "" } else { "# " };
         out.line("");
-        out.note(choices, Topic::Schedule);
-        out.remarked(&format!("{mark}[optimizer.schedule]"), "without it, rates are constant");
-        out.remarked(&format!("{mark}kind = \"cosine\""), "or step, warmup-polynomial");
-        out.line(&format!("{mark}warmup_steps = {warmup}\n{mark}decay_steps = {}", (steps - warmup).max(1)));
+        out.remarked("[optimizer.schedule]", "without it, rates are constant");
+        out.remarked("kind = \"cosine\"", "or step, warmup-polynomial");
+        out.line(&format!("warmup_steps = {warmup}"));
+        out.remarked(&format!("decay_steps = {}", (steps - warmup).max(1)), "the rest of the epochs");
     }
 
-    fn steps(&self) -> u64 {
-        self.train_samples.div_ceil(self.batch_size()).max(1)
+    /// Steps of an epoch without the validation set.
+    fn steps(&self, choices: &Choices) -> u64 {
+        self.searched_samples().div_ceil(choices.batch_size).max(1)
     }
 
     fn train(&self, out: &mut Lines, choices: &Choices) {
+        let percent = self.held_out_percent();
         out.table("[train]");
+        out.note(choices, Topic::BatchSize);
         out.remarked(
-            &format!("batch_size = {}", self.batch_size()),
-            &format!("{} steps per epoch", self.steps()),
+            &format!("batch_size = {}", choices.batch_size),
+            &format!("{} steps per epoch", self.steps(choices)),
         );
         out.note(choices, Topic::Epochs);
         out.line(&format!("epochs = {}", choices.epochs));
         out.remarked("# max_steps = 100", "ends the training, whatever the epochs");
-        if self.eval_samples == 0 {
-            out.table("# The dataset has no evaluation part: convert with --split, or generate with --eval-samples.");
-            return;
+        if percent == 0 {
+            out.line("# There is no validation set and no early stopping: the samples are too few to hold some out.");
+        } else {
+            let share = percent as f64 / 100.0;
+            out.remarked(&format!("validation = \"last:{share}\""), "held out of the training part");
+            out.table("[train.early_stopping]");
+            // An evaluation costs about 0.4 of training on its samples, and all of them at most a tenth of training.
+            let every_min = (4.0 * share / (1.0 - share)).max(choices.epochs as f64 / 8.0);
+            let every = [0.1, 0.25, 0.5].into_iter().find(|&every| every >= every_min);
+            let patience = if every.is_none() { 3 } else { 5 };
+            out.remarked(&format!("patience = {patience}"), "evaluations in a row without a better AUC");
+            if percent >= REFIT_PERCENT {
+                out.remarked("refit = true", "then trains again on all samples, for as many steps");
+            } else {
+                out.line(&format!(
+                    "# Not trained again on all samples: the validation set is {percent}% of them."
+                ));
+                out.line("# refit = true");
+            }
+            out.table("[eval]");
+            let every = every.map_or_else(|| "\"epoch\"".into(), |every| every.to_string());
+            out.remarked(&format!("every = {every}"), "epochs; scores the validation set");
+            out.remarked("# target_auc = 0.8", "ends the training once it is reached");
         }
-        out.table("[eval]");
-        out.remarked(&format!("every_steps = {}", (self.steps() / 10).max(1)), "and always at the end");
-        out.remarked("# target_auc = 0.8", "ends the training once it is reached");
+        if self.eval_samples == 0 {
+            out.line("");
+            out.line("# The dataset has no evaluation part: convert with --split, or generate with --eval-samples.");
+        }
     }
 
     /// The name of the dataset folder, or of the first raw file, if it is valid as a job name.
@@ -428,8 +518,14 @@ mod tests {
                     for dim in starter.dims(&choices.kind) {
                         assert_sound(&starter.text(&Choices { dim, ..choices.clone() }), &schema);
                     }
-                    let others =
-                        Choices { optimizer: "adam", decay: 0.01, cosine: true, epochs: 3, ..choices };
+                    let others = Choices {
+                        optimizer: "adam",
+                        decay: 0.01,
+                        buckets: 64,
+                        epochs: 3,
+                        width: 16,
+                        ..choices
+                    };
                     assert_sound(&starter.text(&others), &schema);
                 }
             }
@@ -456,24 +552,38 @@ mod tests {
         // The factorization machine takes half, and less memory leads to smaller ones.
         let dims = |kind| Starter::new(&schema, data, 12_000, 0).dims(kind).collect::<Vec<_>>();
         assert_eq!((dims("dlrm"), dims("deepfm")), (vec![16, 8, 4], vec![8, 4]));
-        // 12,000 samples are 94 steps of 128, of which a twentieth is 4.7 and a tenth 9.4.
-        let text = |eval_samples| {
-            let starter = Starter::new(&schema, data, 12_000, eval_samples);
+        let text = |samples, eval_samples| {
+            let starter = Starter::new(&schema, data, samples, eval_samples);
             starter.text(&starter.by_size(None))
         };
-        let none = text(0);
-        let text = text(500);
-        let lines = [
-            "batch_size = 128                # 94 steps per epoch\n",
-            "# warmup_steps = 5\n# decay_steps = 89\n",
-            "every_steps = 9 ",
-            "12000 samples to train on and 500 to evaluate with, 3 dense columns,\n# 4 categorical ones with 4000 rows",
-        ];
-        lines.iter().for_each(|line| assert!(text.contains(line), "{line}: {text}"));
-        assert!(
-            none.contains("no evaluation part: convert with --split") && !none.contains("[eval]"),
-            "{none}"
+        let says = |text: &str, lines: &[&str]| {
+            lines.iter().for_each(|line| assert!(text.contains(line), "{line}: {text}"));
+        };
+        // A fifth is held out. The other 9,600 samples are 75 steps of 128; a twentieth of 450 is 22.5. An evaluation of
+        // a fourth of the samples trained on in an epoch, at 0.4 of the time, is a tenth of it.
+        says(
+            &text(12_000, 500),
+            &[
+                "batch_size = 128                # 75 steps per epoch\n",
+                "\nwarmup_steps = 23\ndecay_steps = 427 ",
+                "validation = \"last:0.2\" ",
+                "patience = 3 ",
+                "\nrefit = true ",
+                "every = \"epoch\" ",
+                "12000 samples to train on and 500 to evaluate with, 3 dense columns,\n# 4 categorical ones with 4000 \
+                 rows",
+            ],
         );
+        // Of many samples, a hundredth tells models apart, and is not worth a second training.
+        says(
+            &text(1_000_000_000, 500),
+            &["\"last:0.01\"", "\n# refit = true\n", "every = 0.25 ", "patience = 5 "],
+        );
+        says(&text(400_000, 500), &["\"last:0.1\"", "\nrefit = true ", "every = 0.5 "]);
+        let none = text(12_000, 0);
+        says(&none, &["no evaluation part: convert with --split", "\n[eval]\nevery = "]);
+        let few = text(999, 500);
+        assert!(few.contains("too few to hold some out") && !few.contains("validation ="), "{few}");
     }
 
     #[test]

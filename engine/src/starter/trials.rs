@@ -1,49 +1,54 @@
-//! Short trainings that compare settings, one after another: each keeps the best value found so far of the others.
+//! Short trainings that compare settings, one topic after another: each keeps the best values found so far of the
+//! others. All train for about the same number of samples, with the whole schedule in that time, and are scored on one
+//! validation set.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rankine_base::Stop;
 use rankine_job::Job;
 
 use super::choices::{Choices, Topic};
 use super::{Starter, StarterJob};
-use crate::tuning::{Comparison, Evaluation, TuneError, compare};
+use crate::tuning::{Comparison, Evaluation, TuneError, compare, trials_at_once};
 
 /// How trials run.
 #[derive(Clone, Copy)]
 pub struct TrialOptions<'a> {
     /// An empty folder for their run folders.
     pub dir: &'a Path,
-    /// A request to stop.
+    /// The time that they may take.
+    pub budget: Duration,
+    /// A request to stop, which ends the trials as the budget does.
     pub stop: &'a Stop,
-    /// Receives each trial.
-    pub observe: &'a dyn Fn(&StarterTrial),
+    /// Receives each trial as it ends, from any thread.
+    pub observe: &'a (dyn Fn(&StarterTrial) + Sync),
 }
 
-/// A trial.
+/// A trial that has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StarterTrial {
-    /// What it tries, in words.
-    pub value: String,
-    /// Its best AUC on the held-out samples; `None` if it diverged, or if the labels there are all equal.
+    /// What it tries, in words, such as `learning rate 0.008`.
+    pub what: String,
+    /// Its best AUC on the validation set; `None` if it diverged, or if the labels there are all equal.
     pub auc: Option<f64>,
 }
 
-/// Epochs of a trial, of which the best is found.
-const EPOCHS: u64 = 3;
-/// The most samples that a trial trains on.
-const SAMPLES_MAX: u64 = 200_000;
-/// Epochs of the trial that finds their number. Larger datasets than `SAMPLES_MAX` keep the one that they start with.
-const EPOCHS_MAX: u64 = 6;
 /// Fewer samples say nothing about settings.
-const SAMPLES_MIN: u64 = 1000;
+pub(super) const SAMPLES_MIN: u64 = 1000;
 /// Larger tables take more time to make than to train on so few samples.
 const TABLE_BYTES_MAX: u64 = 256 << 20;
-/// The least gain in AUC for which a setting is preferred to the usual one.
-const GAIN_MIN: f64 = 0.0005;
+/// About as many trials are to fit into the budget.
+const TRIALS: f64 = 36.0;
+/// The samples of the first training that measures how many a trial may have, and the share of the budget from which on
+/// a training is long enough for that.
+const MEASURED_SAMPLES: u64 = 20_000;
+const MEASURED_SHARE: f64 = 0.01;
+/// The least gain for which a setting is preferred to the usual one: a share of what the AUC lacks to 1.
+const GAIN_MIN: f64 = 0.004;
 
-/// Compares settings, starting from `choices`. Returns the job with the best ones, or with `choices` if trials would
-/// say nothing or take too long.
+/// Compares settings, starting from `choices`. Returns the job with the best ones that were found in time, or with
+/// `choices` if trials would say nothing or take too long.
 ///
 /// # Errors
 /// As [`compare`].
@@ -57,30 +62,31 @@ pub(super) fn run(
     if starter.train_samples < SAMPLES_MIN || bytes.is_none_or(|bytes| bytes > TABLE_BYTES_MAX) {
         let why = if starter.train_samples < SAMPLES_MIN { "too few samples" } else { "tables too large" };
         choices.add_note(Topic::Kind, format!("There were no trials: {why} for short ones."));
-        return Ok(StarterJob { text: starter.text(&choices), auc: None });
+        return Ok(StarterJob { text: starter.text(&choices), auc: None, trials: 0 });
     }
-    let mut best = None;
-    let topics = [
-        Topic::Kind,
-        Topic::Optimizer,
-        Topic::Rate,
-        Topic::Decay,
-        Topic::Dim,
-        Topic::Epochs,
-        Topic::Schedule,
-    ];
-    for topic in topics {
-        if topic == Topic::Epochs {
-            set_epochs(starter, &mut choices, &mut best, options)?;
-            continue;
+    let deadline = Instant::now() + options.budget;
+    let mut trials = Trials { starter, options, deadline, samples: MEASURED_SAMPLES, done: 0 };
+    trials.measure(&mut choices)?;
+    let mut search = Search { choices, best: None, tried: Vec::new() };
+    // Once all settings were compared, those that were compared first meet the best values of the others.
+    loop {
+        let before = search.choices.clone();
+        for topic in Topic::ALL {
+            if trials.are_over() {
+                break;
+            }
+            if topic == Topic::Epochs && trials.see_a_part() {
+                continue;
+            }
+            let others = alternatives(starter, topic, &search.choices, is_kind_fixed);
+            search.choose(&mut trials, topic, others)?;
         }
-        let others = alternatives(starter, topic, &choices, is_kind_fixed);
-        let own = best.is_none().then(|| choices.clone());
-        let tried: Vec<_> = own.into_iter().chain(others).collect();
-        let found = evaluate(starter, topic, &tried, options)?;
-        choose(&mut choices, &mut best, topic, tried.into_iter().zip(found));
+        if trials.are_over() || search.choices.are_same(&before) {
+            break;
+        }
     }
-    Ok(StarterJob { text: starter.text(&choices), auc: best.map(|best| best.value) })
+    let Search { choices, best, .. } = search;
+    Ok(StarterJob { text: starter.text(&choices), auc: best.map(|best| best.value), trials: trials.done })
 }
 
 /// Other values of a setting.
@@ -90,108 +96,181 @@ fn alternatives(starter: &Starter<'_>, topic: Topic, own: &Choices, is_kind_fixe
         change(&mut choices);
         choices
     };
+    let round = |rate: f64| format!("{rate:.1e}").parse().unwrap_or(rate);
     match topic {
-        Topic::Kind if is_kind_fixed => Vec::new(),
         Topic::Kind => {
-            let pairs: &[&str] = if starter.has_pairs() { &["deepfm"] } else { &[] };
-            let kinds = ["wide-deep", "dcnv2"].iter().chain(pairs).filter(|kind| **kind != own.kind);
-            kinds.map(|kind| starter.by_size(Some(kind))).collect()
+            let without_buckets = (own.buckets > 0).then(|| with(&|choices| choices.buckets = 0));
+            let kinds = starter.kinds().filter(|kind| !is_kind_fixed && *kind != own.kind);
+            let of_kind = |kind: &str| {
+                let Choices { dim, kind, .. } = starter.by_size(Some(kind));
+                Choices { dim, kind, ..own.clone() }
+            };
+            without_buckets.into_iter().chain(kinds.map(of_kind)).collect()
         }
-        Topic::Optimizer => vec![with(&|choices| (choices.optimizer, choices.rate) = ("adam", 0.001))],
-        Topic::Rate => {
-            let round = |rate: f64| format!("{rate:.1e}").parse().unwrap_or(rate);
-            [own.rate * 0.4, own.rate * 2.5].map(|rate| with(&|choices| choices.rate = round(rate))).into()
+        Topic::Buckets if own.buckets == 0 => Vec::new(),
+        Topic::Buckets => [own.buckets / 4, own.buckets * 4]
+            .map(|buckets| with(&|choices| choices.buckets = buckets))
+            .into(),
+        Topic::Decay => {
+            let decays = if own.decay > 0.0 { [own.decay / 3.0, own.decay * 3.0] } else { [1e-3, 1e-2] };
+            decays.map(|decay| with(&|choices| choices.decay = round(decay))).into()
         }
-        Topic::Decay => [1e-4, 1e-3, 1e-2].map(|decay| with(&|choices| choices.decay = decay)).into(),
+        Topic::Rate => [0.4, 2.5].map(|by| with(&|choices| choices.rate = round(own.rate * by))).into(),
+        Topic::Epochs => {
+            let epochs = [own.epochs / 2, own.epochs * 2].into_iter().filter(|&epochs| epochs > 0);
+            epochs.map(|epochs| with(&|choices| choices.epochs = epochs)).collect()
+        }
+        Topic::Optimizer => {
+            // Rates that suit the two differ by about this factor.
+            let (other, rate) = match own.optimizer {
+                "adam" => ("adagrad", own.rate * 15.0),
+                _ => ("adam", own.rate / 15.0),
+            };
+            vec![with(&|choices| (choices.optimizer, choices.rate) = (other, round(rate)))]
+        }
         Topic::Dim => {
-            let dims = [own.dim / 2, own.dim * 2];
-            dims.into_iter().filter(|&dim| dim >= 2).map(|dim| with(&|choices| choices.dim = dim)).collect()
+            let dims = [own.dim / 2, own.dim * 2].into_iter().filter(|&dim| dim >= 2);
+            dims.map(|dim| with(&|choices| choices.dim = dim)).collect()
         }
-        Topic::Schedule => vec![with(&|choices| choices.cosine = true)],
-        Topic::Epochs => Vec::new(),
-    }
-}
-
-/// Trains the choices side by side. Returns the best evaluation of each.
-fn evaluate(
-    starter: &Starter<'_>,
-    topic: Topic,
-    tried: &[Choices],
-    options: TrialOptions<'_>,
-) -> Result<Vec<Option<Evaluation>>, TuneError> {
-    let job = |choices: &Choices| Job::from_toml("starter", &starter.text(choices), &[] as &[&str]);
-    let jobs = tried.iter().map(job).collect::<Result<Vec<_>, _>>()?;
-    let of_epochs = |epochs: u64| starter.train_samples.saturating_mul(epochs);
-    let samples = match topic {
-        Topic::Epochs => of_epochs(EPOCHS_MAX),
-        // A schedule ends with the training, whose length is known by then.
-        Topic::Schedule if !is_large(starter) => of_epochs(tried.first().map_or(1, |choices| choices.epochs)),
-        _ => of_epochs(EPOCHS).min(SAMPLES_MAX),
-    };
-    let dir = options.dir.join(format!("{topic:?}").to_lowercase());
-    let comparison = Comparison { samples, dir: &dir, stop: options.stop };
-    let found = compare(&jobs, comparison)?;
-    for (choices, found) in tried.iter().zip(&found) {
-        let value = choices.value(topic);
-        (options.observe)(&StarterTrial { value, auc: found.map(|found| found.value) });
-    }
-    Ok(found)
-}
-
-/// Keeps the best choices of those that were tried, and notes what was found.
-fn choose(
-    choices: &mut Choices,
-    best: &mut Option<Evaluation>,
-    topic: Topic,
-    tried: impl Iterator<Item = (Choices, Option<Evaluation>)>,
-) {
-    let said = |choices: &Choices, found: Option<Evaluation>| {
-        let auc = found.map_or_else(|| "no AUC".into(), |found| format!("{:.4}", found.value));
-        format!("{} {auc}", choices.value(topic))
-    };
-    let mut words = Vec::new();
-    if best.is_some() {
-        words.push(said(choices, *best));
-    }
-    for (other, found) in tried {
-        words.push(said(&other, found));
-        let gains = |found: &Evaluation| best.is_none_or(|best| found.value > best.value + GAIN_MIN);
-        if let Some(found) = found.filter(gains) {
-            *choices = other;
-            *best = Some(found);
+        Topic::Width => {
+            let widths = [own.width / 2, own.width * 2].into_iter().filter(|&width| width >= 16);
+            widths.map(|width| with(&|choices| choices.width = width)).collect()
+        }
+        Topic::BatchSize => {
+            let sizes = [own.batch_size / 2, own.batch_size * 2].into_iter().filter(|&size| size >= 16);
+            sizes.map(|size| with(&|choices| choices.batch_size = size)).collect()
         }
     }
-    if words.len() > 1 {
-        choices.add_note(topic, format!("AUC: {}", words.join(", ")));
+}
+
+/// The best settings so far.
+struct Search {
+    choices: Choices,
+    /// Their evaluation.
+    best: Option<Evaluation>,
+    /// All settings that were tried, and what was found.
+    tried: Vec<(Choices, Option<Evaluation>)>,
+}
+
+impl Search {
+    /// Compares settings with those so far, keeps the best, and notes what was found.
+    fn choose(
+        &mut self,
+        trials: &mut Trials<'_>,
+        topic: Topic,
+        others: Vec<Choices>,
+    ) -> Result<(), TuneError> {
+        let own = self.best.is_none().then(|| self.choices.clone());
+        let is_new = |other: &Choices| !self.tried.iter().any(|(tried, _)| tried.are_same(other));
+        let new: Vec<_> = own.into_iter().chain(others).filter(is_new).collect();
+        let found = trials.run(topic, &new)?;
+        let said = |choices: &Choices, found: Option<Evaluation>| {
+            let auc = found.map_or_else(|| "no AUC".into(), |found| format!("{:.4}", found.value));
+            let buckets = if topic == Topic::Kind && choices.buckets == 0 { " without buckets" } else { "" };
+            format!("{}{buckets} {auc}", choices.value(topic))
+        };
+        let mut words = Vec::new();
+        if self.best.is_some() {
+            words.push(said(&self.choices, self.best));
+        }
+        for (other, found) in new.into_iter().zip(found) {
+            // Trials that ran out of time say nothing.
+            let Some(found) = found else { continue };
+            words.push(said(&other, found));
+            let gains = |found: &Evaluation| {
+                self.best.is_none_or(|best| found.value > best.value + GAIN_MIN * (1.0 - best.value))
+            };
+            if let Some(found) = found.filter(gains) {
+                self.choices = Choices { notes: std::mem::take(&mut self.choices.notes), ..other.clone() };
+                self.best = Some(found);
+            }
+            self.tried.push((other, found));
+        }
+        if words.len() > 1 {
+            self.choices.add_note(topic, format!("AUC: {}", words.join(", ")));
+        }
+        Ok(())
     }
 }
 
-/// Whether a trial sees only a part of the samples.
-fn is_large(starter: &Starter<'_>) -> bool {
-    starter.train_samples > SAMPLES_MAX
+/// What trains trials.
+struct Trials<'a> {
+    starter: &'a Starter<'a>,
+    options: TrialOptions<'a>,
+    deadline: Instant,
+    /// Samples that a trial with the usual number of epochs trains on.
+    samples: u64,
+    /// Trials that ended.
+    done: u64,
 }
 
-/// Sets the number of epochs by the step of the best evaluation of a longer trial, unless the dataset is large.
-fn set_epochs(
-    starter: &Starter<'_>,
-    choices: &mut Choices,
-    best: &mut Option<Evaluation>,
-    options: TrialOptions<'_>,
-) -> Result<(), TuneError> {
-    if is_large(starter) {
-        return Ok(());
+impl Trials<'_> {
+    fn are_over(&self) -> bool {
+        Instant::now() >= self.deadline || self.options.stop.asked().is_some()
     }
-    let longer = Choices { epochs: EPOCHS_MAX, ..choices.clone() };
-    let Some(&Some(found)) = evaluate(starter, Topic::Epochs, &[longer], options)?.first() else {
-        return Ok(());
-    };
-    // A tenth of the samples was held out.
-    let held_in = starter.train_samples - starter.train_samples / 10;
-    let epochs = found.step as f64 / held_in.div_ceil(starter.batch_size()) as f64;
-    choices.epochs = (epochs.round() as u64).clamp(1, EPOCHS_MAX);
-    let Evaluation { value, .. } = found;
-    let note = format!("The AUC was highest after {epochs:.1} of {EPOCHS_MAX} epochs: {value:.4}");
-    choices.add_note(Topic::Epochs, note);
-    *best = Some(found);
-    Ok(())
+
+    /// Whether a trial sees only a part of the samples, once.
+    fn see_a_part(&self) -> bool {
+        self.samples < self.starter.searched_samples()
+    }
+
+    /// Measures how many samples a trial may have, and sets the number of epochs: a dataset that is too large to be
+    /// seen several times in a trial is not seen more often afterwards.
+    fn measure(&mut self, choices: &mut Choices) -> Result<(), TuneError> {
+        let searched = self.starter.searched_samples();
+        let job = self.job(choices)?;
+        let TrialOptions { dir, stop, budget, .. } = self.options;
+        let mut samples = MEASURED_SAMPLES.min(searched);
+        // What does not grow with the samples is to count little.
+        let per_second = loop {
+            let began = Instant::now();
+            let dir = dir.join(format!("measured-{samples}"));
+            let options = Comparison { dir: &dir, stop, deadline: Some(self.deadline), observe: &|_, _| () };
+            compare(&[(job.clone(), samples)], options)?;
+            let seconds = began.elapsed().as_secs_f64();
+            if samples == searched || seconds > MEASURED_SHARE * budget.as_secs_f64() {
+                break samples as f64 / seconds;
+            }
+            samples = (4 * samples).min(searched);
+        };
+        let bytes = self.starter.table_bytes(&self.starter.text(choices)).unwrap_or(0);
+        let fit = per_second * trials_at_once(&job, bytes) as f64 * budget.as_secs_f64() / TRIALS;
+        self.samples = (fit as u64).clamp(MEASURED_SAMPLES.min(searched), choices.epochs * searched);
+        choices.epochs = (self.samples / searched).clamp(1, choices.epochs);
+        Ok(())
+    }
+
+    fn job(&self, choices: &Choices) -> Result<Job, TuneError> {
+        Ok(Job::from_toml("starter", &self.starter.text(choices), &[] as &[&str])?)
+    }
+
+    /// Trains choices side by side. Returns the best evaluation of each, if it has one; `None` if it did not end in
+    /// time.
+    fn run(
+        &mut self,
+        topic: Topic,
+        choices: &[Choices],
+    ) -> Result<Vec<Option<Option<Evaluation>>>, TuneError> {
+        let searched = self.starter.searched_samples();
+        let job = |choices: &Choices| {
+            let samples = if self.see_a_part() { self.samples } else { choices.epochs * searched };
+            Ok((self.job(choices)?, samples))
+        };
+        let jobs = choices.iter().map(job).collect::<Result<Vec<_>, TuneError>>()?;
+        let ended = std::sync::Mutex::new(vec![None; choices.len()]);
+        let observe = |number: usize, found: Option<Evaluation>| {
+            if found.is_none() && self.are_over() {
+                return;
+            }
+            ended.lock().unwrap_or_else(std::sync::PoisonError::into_inner)[number] = Some(found);
+            let auc = found.map(|found| found.value);
+            (self.options.observe)(&StarterTrial { what: choices[number].words(topic), auc });
+        };
+        let dir = self.options.dir.join(self.done.to_string());
+        let (stop, deadline) = (self.options.stop, Some(self.deadline));
+        compare(&jobs, Comparison { dir: &dir, stop, deadline, observe: &observe })?;
+        let ended = ended.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.done += ended.iter().flatten().count() as u64;
+        Ok(ended)
+    }
 }

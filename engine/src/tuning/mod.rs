@@ -2,10 +2,12 @@
 //!
 //! A trial is a training of the job with settings drawn from a [`Space`]; the first trial is the job itself. All trials
 //! of a bracket train on a share of the samples, the best third trains on three times as many, and so on
-//! (`halving.rs`). Trials are compared by their best evaluation on a validation set, and never see the evaluation part.
-//! The step of the best evaluation is part of the result.
+//! (`halving.rs`). In later brackets, most settings are drawn near those of the best trial. Trials are compared by their
+//! best evaluation on a validation set, and never see the evaluation part. The step of the best evaluation is part of
+//! the result.
 //!
-//! Each trial has a run folder, in which it resumes at the next round, or after an interruption.
+//! Each trial has a run folder, in which it resumes at the next round, or after an interruption. With a learning-rate
+//! schedule each round is a training of its own, with the whole schedule in its steps.
 
 mod error;
 mod halving;
@@ -96,11 +98,9 @@ pub struct TrialResult {
 /// # Errors
 /// [`TuneError`].
 pub fn tune(tuning: Tuning<'_>, observe: &(dyn Fn(&TrialResult) + Sync)) -> Result<Tuned, TuneError> {
-    let job = tuning.file.job()?;
-    let job = held_out(
-        job.clone(),
-        if job.train.validation == Split::None { VALIDATION } else { job.train.validation },
-    );
+    let own = tuning.file.job()?;
+    let holds_out = own.train.validation != Split::None;
+    let mut job = if holds_out { own } else { held_out(own, VALIDATION) };
     let cases: Vec<_> = tuning
         .space
         .cases()
@@ -110,6 +110,11 @@ pub fn tune(tuning: Tuning<'_>, observe: &(dyn Fn(&TrialResult) + Sync)) -> Resu
     let dataset = open_or_generate(&job, tuning.stop, &mut ())?;
     let model = translate(&job, dataset.schema());
     let model = model.map_err(|conflicts| TuneError::Job(tuning.file.error(&conflicts)))?;
+    if !holds_out {
+        // The schedule was written for all samples.
+        let part = TrainingPart::of(&dataset);
+        job.optimizer.schedule = job.optimizer.schedule.scaled(part.searched, part.all);
+    }
     let workers = Workers::of(&job, model.table_bytes());
     let began = Instant::now();
     let deadline = match tuning.extent {
@@ -132,44 +137,57 @@ fn file_and_job(tuning: Tuning<'_>, job: &Job, drawn: &Drawn) -> Result<(JobFile
     Ok((file, job))
 }
 
+/// The number of trials that [`compare`] trains at once.
+pub fn trials_at_once(job: &Job, table_bytes: u64) -> usize {
+    Workers::of(job, table_bytes).at_once
+}
+
 /// How [`compare`] trains.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Comparison<'a> {
-    /// Samples that each job trains on.
-    pub samples: u64,
-    /// The folder of their run folders.
+    /// The folder of the run folders.
     pub dir: &'a Path,
     /// A request to stop.
     pub stop: &'a Stop,
+    /// When trials stop.
+    pub deadline: Option<Instant>,
+    /// Receives the number of each job and its evaluation as it ends, from any thread.
+    pub observe: &'a (dyn Fn(usize, Option<Evaluation>) + Sync),
 }
 
-/// Trains jobs of one dataset side by side, with the last tenth of the training part held out. Returns the best
-/// evaluation of each by AUC; `None` if it diverged, or its AUC was never defined. The evaluation part is not read.
+/// Trains jobs with the same data and validation set side by side, each for a number of samples and with its whole
+/// schedule in that time. Returns the best evaluation of each by AUC; `None` if it diverged, if its AUC was never
+/// defined, or if it did not end before the deadline or a request to stop. The evaluation part is not read.
 ///
 /// # Errors
 /// [`TuneError`].
 pub fn compare(
-    jobs: &[Job],
-    Comparison { samples, dir, stop }: Comparison<'_>,
+    jobs: &[(Job, u64)],
+    Comparison { dir, stop, deadline, observe }: Comparison<'_>,
 ) -> Result<Vec<Option<Evaluation>>, TuneError> {
-    let Some(first) = jobs.first() else { return Ok(Vec::new()) };
-    let dataset = open_or_generate(&held_out(first.clone(), VALIDATION), stop, &mut ())?;
+    let Some((first, _)) = jobs.first() else { return Ok(Vec::new()) };
     let (mut trials, mut table_bytes) = (Vec::new(), 0);
-    for (number, job) in (0..).zip(jobs) {
+    for (number, (job, samples)) in (0..).zip(jobs) {
+        let dataset = open_or_generate(job, stop, &mut ())?;
         let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
         table_bytes = model.table_bytes().max(table_bytes);
-        let steps_max = steps_for(samples, dataset.samples(Part::Train), job.train.batch_size.get());
-        let job = held_out(job.clone(), VALIDATION);
-        trials.push(Trial { number, job, path: dir.join(number.to_string()), steps_max });
+        let (epoch, batch_size) = (dataset.samples(Part::Train), job.train.batch_size.get());
+        let steps_max = steps_for(*samples, epoch, batch_size);
+        let mut job = job.clone();
+        let own_steps = steps_for(job.train.samples(epoch), epoch, batch_size);
+        job.optimizer.schedule = job.optimizer.schedule.scaled(steps_max, own_steps);
+        let (path, validation_samples) = (dir.join(number.to_string()), dataset.samples(Part::Validation));
+        trials.push(Trial { number, job, path, steps_max, validation_samples });
     }
     let rivals = Rivals { trials: &trials, divisor: 1, metric: StoppingMetric::Auc };
-    let standings = Workers::of(first, table_bytes).run(rivals, stop, None, &|_, _| ());
+    let best = |trial: &Trial, standing: &Standing| {
+        let ended = standing.steps >= trial.steps_max && !standing.diverged;
+        standing.best.filter(|_| ended)
+    };
+    let ended = |trial: &Trial, standing: &Standing| observe(trial.number as usize, best(trial, standing));
+    let standings = Workers::of(first, table_bytes).run(rivals, stop, deadline, &ended);
     let standings = standings.map_err(|Failure { error, .. }| error)?;
-    if let Some(cause) = stop.asked() {
-        return Err(TuneError::Ended(cause));
-    }
-    let best = |standing: Option<Standing>| standing.filter(|standing| !standing.diverged)?.best;
-    Ok(standings.into_iter().map(best).collect())
+    Ok(trials.iter().zip(standings).map(|(trial, standing)| best(trial, &standing?)).collect())
 }
 
 /// The steps that a job takes for a number of samples, with epochs of `epoch` samples, whose last batch may be smaller.
@@ -214,7 +232,7 @@ impl Search<'_> {
         let first = results.len() as u64;
         let mut going = Vec::new();
         for number in first..first + trials {
-            let settings = self.draw(number);
+            let settings = self.draw(number, results);
             going.push(self.trial(number, &settings)?);
             results.push(TrialResult { trial: number, settings, steps: 0, best: None, diverged: false });
         }
@@ -224,11 +242,15 @@ impl Search<'_> {
                 break;
             }
             let best = |trial: &Trial| results[trial.number as usize].best;
-            // Stable: of equally good trials, the first one goes on.
+            // Stable: of equally good trials, the first one goes on. The job itself always does, so that the result is
+            // compared with it.
             going.sort_by(|one, other| best_first(metric, best(one), best(other)));
-            for trial in going.drain(round.trials.min(going.len())..) {
-                trial.remove_weights()?;
-            }
+            let (stay, go): (Vec<_>, Vec<_>) = going
+                .into_iter()
+                .enumerate()
+                .partition(|(place, trial)| *place < round.trials || trial.number == 0);
+            going = stay.into_iter().map(|(_, trial)| trial).collect();
+            go.iter().try_for_each(|(_, trial)| trial.remove_weights())?;
             let rivals = Rivals { trials: &going, divisor: round.divisor, metric };
             let observe = |trial: &Trial, standing: &Standing| {
                 (self.observe)(&results[trial.number as usize].clone().after(standing));
@@ -263,19 +285,31 @@ impl Search<'_> {
         self.tuning.dir.join("trials").join(format!("{trial:03}"))
     }
 
-    /// The settings of a trial; none for the first, which is the job itself.
-    fn draw(&self, number: u64) -> Drawn {
-        if number == 0 { Vec::new() } else { self.tuning.space.draw(self.tuning.seed, number) }
+    /// The settings of a trial; none for the first, which is the job itself. After the first bracket, two thirds of the
+    /// trials are near the best one.
+    fn draw(&self, number: u64, results: &[TrialResult]) -> Drawn {
+        let Tuning { space, seed, .. } = self.tuning;
+        let earlier = results.iter().take((number - number % BRACKET) as usize);
+        let best = earlier.min_by(|one, other| best_first(self.metric(), one.best, other.best));
+        match best.filter(|_| matches!(self.tuning.extent, Extent::Budget(_)) && !number.is_multiple_of(3)) {
+            _ if number == 0 => Vec::new(),
+            Some(best) => space.draw_near(seed, number, &best.settings),
+            None => space.draw(seed, number),
+        }
     }
 
     fn metric(&self) -> StoppingMetric {
         self.job.train.early_stopping.map_or_else(StoppingMetric::default, |stopping| stopping.metric)
     }
 
-    /// The job of a trial.
+    /// The job of a trial. A schedule that is not drawn takes as large a share of the steps as in the job.
     fn job_of(&self, drawn: &Drawn) -> Result<Job, TuneError> {
-        let (file, job) = file_and_job(self.tuning, self.job, drawn)?;
+        let (file, mut job) = file_and_job(self.tuning, self.job, drawn)?;
         self.check_columns(&file, &job)?;
+        if !drawn.iter().any(|(key, _)| key.starts_with("optimizer.schedule")) {
+            let own = &self.job.optimizer.schedule;
+            job.optimizer.schedule = own.scaled(self.steps_max(&job), self.steps_max(self.job));
+        }
         Ok(job)
     }
 
@@ -292,13 +326,18 @@ impl Search<'_> {
 
     fn trial(&self, number: u64, drawn: &Drawn) -> Result<Trial, TuneError> {
         let job = held_out(self.job_of(drawn)?, self.job.train.validation);
-        Ok(Trial { number, steps_max: self.steps_max(&job), job, path: self.path_of(number) })
+        let steps_max = self.steps_max(&job);
+        let validation_samples = self.dataset.samples(Part::Validation);
+        Ok(Trial { number, steps_max, job, path: self.path_of(number), validation_samples })
     }
 
-    /// The steps that a trial takes for the most samples, which are those of the job's training.
+    /// The steps that a trial takes for the most samples: those of the job's training, or in proportion to its epochs.
     fn steps_max(&self, trial: &Job) -> u64 {
         let epoch = self.dataset.samples(Part::Train);
-        let samples = self.job.train.samples(epoch);
+        let [samples, epochs, own] =
+            [self.job.train.samples(epoch), trial.train.epochs.get(), self.job.train.epochs.get()]
+                .map(u128::from);
+        let samples = u64::try_from(samples * epochs / own).unwrap_or(u64::MAX);
         steps_for(samples, epoch, trial.train.batch_size.get())
     }
 
@@ -312,7 +351,7 @@ impl Search<'_> {
             return Err(TuneError::NoResult(metric));
         };
         let part = TrainingPart::of(self.dataset);
-        let job = refit(&self.job_of(&best.settings)?, part.steps(step), part.all);
+        let job = refit(&self.job_of(&best.settings)?, step, part);
         let validation = self.job.train.validation.to_string();
         let header = format!(
             "# Found by rankine tune: trial {} of {}. Its {} on the validation set (\"{validation}\") was {value:.5}\n\

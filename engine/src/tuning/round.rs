@@ -36,7 +36,7 @@ pub(super) struct Failure {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Workers {
     /// Trials at once.
-    at_once: usize,
+    pub(super) at_once: usize,
     /// CPU threads of all of them.
     threads: usize,
     /// GPUs of each.

@@ -17,7 +17,7 @@ use rankine_base::files::read_named_text;
 use rankine_embedding::random::philox4x32;
 use toml::{Table, Value};
 
-use rankine_job::{Job, JobError, JobFile, Optimizer};
+use rankine_job::{Buckets, Feature, Job, JobError, JobFile, Model, Optimizer, Schedule, Width};
 
 /// Settings that cannot vary, and why.
 const FIXED: [(&str, &str); 9] = [
@@ -35,6 +35,13 @@ const FIXED: [(&str, &str); 9] = [
 const WHOLE_MAX: u64 = 500;
 /// The most pairs of values of two settings that are checked.
 const PAIRS_MAX: usize = 5000;
+/// The factor between the learning rate of a job and the ends of the range around it.
+const RATES: f64 = 5.0;
+/// The keys that only the kind `dcnv2` has.
+const CROSS: &str = ", cross_layers = 3, cross_rank = 32";
+/// The share of settings that stay as they are near a good trial, and how far numbers move towards a drawn one.
+const STAYS: f64 = 0.6;
+const NEAR: f64 = 0.35;
 const STEPS: &str = "the search finds the number of steps by itself, up to that of the job";
 
 /// Why a setting cannot vary, if it cannot.
@@ -82,19 +89,35 @@ struct Bounds {
 /// Settings of a trial: keys of the job, and their values.
 pub type Drawn = Vec<(String, Value)>;
 
-/// What `--set` takes for the settings of a trial. Where vectors and the bottom MLP interact, its last layer follows
-/// the size of the embeddings.
+/// What `--set` takes for the settings of a trial. A model of another kind keeps the sizes that both kinds have; where
+/// vectors and the bottom MLP interact, its last layer follows the size of the embeddings.
 pub(super) fn sets(job: &Job, drawn: &Drawn) -> Vec<String> {
-    let mut sets: Vec<_> = drawn.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let has = |key: &str| drawn.iter().find(|(own, _)| own == key).map(|(_, value)| value);
-    let is_fixed = has("model").is_some() || has("model.bottom_mlp").is_some();
-    let (bottom, dim) = (job.model.bottom_mlp(), has("model.embedding_dim").and_then(Value::as_integer));
-    if let (Some(dim), true, false) =
-        (dim, job.model.kind().multiplies_vectors && !bottom.is_empty(), is_fixed)
+    let own_kind = job.model.kind();
+    let kind = has("model.kind").and_then(Value::as_str).unwrap_or(own_kind.name);
+    let kind = Model::KINDS.into_iter().find(|known| known.name == kind).unwrap_or(own_kind);
+    let own_dim = i64::from(job.model.embedding_dim().get());
+    let dim = has("model.embedding_dim").and_then(Value::as_integer).unwrap_or(own_dim);
+    let mut bottom: Vec<_> = job.model.bottom_mlp().iter().map(|width| i64::from(width.get())).collect();
+    if let (Some(last), true) = (bottom.last_mut(), kind.multiplies_vectors) {
+        *last = dim;
+    }
+    let mut sets = Vec::new();
+    let draws_model = has("model").is_some();
+    if kind.name != own_kind.name && !draws_model {
+        let top: Vec<_> = job.model.top_mlp().iter().map(|width| width.get()).collect();
+        let cross = if kind.name == "dcnv2" { CROSS } else { "" };
+        let sizes = format!("embedding_dim = {dim}, bottom_mlp = {bottom:?}, top_mlp = {top:?}{cross}");
+        sets.push(format!("model={{ kind = \"{}\", {sizes} }}", kind.name));
+    }
+    sets.extend(drawn.iter().map(|(key, value)| format!("{key}={value}")));
+    if dim != own_dim
+        && kind.multiplies_vectors
+        && !bottom.is_empty()
+        && !draws_model
+        && has("model.bottom_mlp").is_none()
     {
-        let hidden = bottom[..bottom.len() - 1].iter().map(|width| i64::from(width.get()));
-        let widths: Vec<_> = hidden.chain([dim]).collect();
-        sets.push(format!("model.bottom_mlp={widths:?}"));
+        sets.push(format!("model.bottom_mlp={bottom:?}"));
     }
     sets
 }
@@ -158,8 +181,7 @@ impl Space {
         }
     }
 
-    /// Returns the space of a search that names none: learning rates around those of the job, the weight decay of the
-    /// embeddings, their size, and the batch size, as far as the job allows other values.
+    /// Returns the space of a search that names none: around the settings of the job, as far as it allows other values.
     ///
     /// # Errors
     /// [`JobError::Invalid`] if the job is not valid.
@@ -167,7 +189,7 @@ impl Space {
         let job = &file.job()?;
         let rate = |key: &str, optimizer: &Optimizer| {
             let rate = optimizer.learning_rate();
-            let bounds = Bounds { from: rate / 10.0, to: rate * 10.0, are_whole: false };
+            let bounds = Bounds { from: rate / RATES, to: rate * RATES, are_whole: false };
             // A rate of 0 is meant.
             (rate > 0.0).then(|| (format!("optimizer.{key}.learning_rate"), Range::Log(bounds)))
         };
@@ -178,17 +200,26 @@ impl Space {
             });
             (values.len() > 1).then(|| (key.to_owned(), Range::Choose(values)))
         };
-        let near = |own: u32| [i64::from(own) / 2, own.into(), 2 * i64::from(own)].map(Value::Integer);
-        let decays = [0.0, 1e-5, 1e-4, 1e-3, 1e-2].map(Value::Float);
+        let near = |own: i64| [own / 2, own, 2 * own].map(Value::Integer);
+        let decays = [0.0, 1e-4, 1e-3, 1e-2, 3e-2].map(Value::Float);
         // Tables with sizes of their own may not fit another size of the others.
         let has_one_dim = job.tables.iter().all(|table| table.dim.is_none());
-        let dims = has_one_dim.then(|| near(job.model.embedding_dim().get()));
+        let dims = has_one_dim.then(|| near(job.model.embedding_dim().get().into()));
+        // Without a schedule the search finds the number of epochs by itself.
+        let has_schedule = job.optimizer.schedule != Schedule::Constant;
+        let epochs = i64::try_from(job.train.epochs.get())
+            .ok()
+            .filter(|_| has_schedule && job.train.max_steps.is_none());
         let dimensions = [
+            choose("model.kind", kinds(job)),
+            choose("feature", buckets(job)),
             rate("dense", &job.optimizer.dense),
             rate("sparse", &job.optimizer.sparse),
             choose("optimizer.sparse.weight_decay", decays.into()),
-            choose("train.batch_size", near(job.train.batch_size.get()).into()),
+            choose("train.batch_size", near(job.train.batch_size.get().into()).into()),
+            epochs.and_then(|epochs| choose("train.epochs", near(epochs).into())),
             dims.and_then(|dims| choose("model.embedding_dim", dims.into())),
+            choose("model.top_mlp", widths(job)),
         ];
         let dimensions = dimensions.into_iter().flatten().map(|(key, range)| Dimension { key, range });
         Ok(Self { dimensions: dimensions.collect(), document: None })
@@ -235,17 +266,89 @@ impl Space {
         cases
     }
 
+    /// Draws the settings of a trial near those of a good one, which lacks settings that are those of the job. About half
+    /// of them stay; numbers move by a fraction of their range.
+    pub(super) fn draw_near(&self, seed: u64, trial: u64, good: &Drawn) -> Drawn {
+        let fresh = self.draw(seed, trial);
+        let value = |number: usize, key: &str| {
+            let good = good.iter().find(|(own, _)| own == key).map(|(_, value)| value.clone());
+            let drawn = fresh[number].1.clone();
+            match share(seed, trial, number, 1) {
+                ..STAYS => good,
+                _ => Some(match (&self.dimensions[number].range, &good) {
+                    (Range::Log(_) | Range::Linear(_), Some(good)) => {
+                        self.dimensions[number].range.between(good, &drawn)
+                    }
+                    _ => drawn,
+                }),
+            }
+        };
+        let keys = self.dimensions.iter().map(|dimension| &dimension.key).enumerate();
+        keys.filter_map(|(number, key)| Some((key.clone(), value(number, key)?))).collect()
+    }
+
     /// Draws the settings of a trial, which depend on nothing but the seed, the trial's number, and the range and the
     /// place of each setting.
     pub fn draw(&self, seed: u64, trial: u64) -> Drawn {
-        let key = [seed as u32, (seed >> 32) as u32];
         let draw = |(number, dimension): (usize, &Dimension)| {
-            let words = philox4x32([trial as u32, (trial >> 32) as u32, number as u32, 0], key);
-            let word = u64::from(words[0]) << 32 | u64::from(words[1]);
-            (dimension.key.clone(), dimension.range.at((word >> 11) as f64 / (1_u64 << 53) as f64))
+            (dimension.key.clone(), dimension.range.at(share(seed, trial, number, 0)))
         };
         self.dimensions.iter().enumerate().map(draw).collect()
     }
+}
+
+/// A random share from 0 to 1, which is excluded, of a setting of a trial; draws of one setting differ in `purpose`.
+fn share(seed: u64, trial: u64, setting: usize, purpose: u32) -> f64 {
+    let key = [seed as u32, (seed >> 32) as u32];
+    let words = philox4x32([trial as u32, (trial >> 32) as u32, setting as u32, purpose], key);
+    let word = u64::from(words[0]) << 32 | u64::from(words[1]);
+    (word >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// The kinds of model that a job may have without knowing its columns: kinds that multiply vectors need a bottom MLP for
+/// dense columns.
+fn kinds(job: &Job) -> Vec<Value> {
+    let multiplies = job.model.kind().multiplies_vectors || !job.model.bottom_mlp().is_empty();
+    let kinds = Model::KINDS.into_iter().filter(|kind| multiplies || !kind.multiplies_vectors);
+    kinds.map(|kind| Value::from(kind.name)).collect()
+}
+
+/// Lists of `[[feature]]`s: none, and those of the job with fewer and more quantiles.
+fn buckets(job: &Job) -> Vec<Value> {
+    let all = || Feature { column: "*".into(), buckets: Buckets::Quantiles(256), name: None };
+    let features = if job.features.is_empty() { vec![all()] } else { job.features.clone() };
+    let scaled = |by: f64| {
+        let table = |feature: &Feature| {
+            let buckets = match &feature.buckets {
+                Buckets::Quantiles(count) => {
+                    Value::Integer((f64::from(*count) * by).clamp(2.0, 65_536.0) as i64)
+                }
+                Buckets::Log => Value::from("log"),
+                Buckets::Boundaries(list) => Value::from(list.clone()),
+            };
+            let named = feature.name.iter().map(|name| ("name".to_owned(), Value::from(name.as_str())));
+            let keys =
+                [("column".to_owned(), Value::from(feature.column.as_str())), ("buckets".into(), buckets)];
+            Value::Table(keys.into_iter().chain(named).collect())
+        };
+        Value::Array(features.iter().map(table).collect())
+    };
+    let mut lists = vec![Value::Array(Vec::new())];
+    for list in [0.25, 1.0, 4.0].map(scaled) {
+        if !lists.contains(&list) {
+            lists.push(list);
+        }
+    }
+    lists
+}
+
+/// The widths of the top MLP, half of them, and twice as many.
+fn widths(job: &Job) -> Vec<Value> {
+    let scaled = |by: f64| {
+        let width = |width: &Width| Value::Integer((f64::from(width.get()) * by).max(1.0) as i64);
+        Value::Array(job.model.top_mlp().iter().map(width).collect())
+    };
+    [0.5, 1.0, 2.0].map(scaled).into()
 }
 
 impl Range {
@@ -304,6 +407,18 @@ impl Range {
             },
             _ => return None,
         })
+    }
+
+    /// A number a third of the way from one to another.
+    fn between(&self, from: &Value, to: &Value) -> Value {
+        let number =
+            |value: &Value| value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
+        let (Some(from), Some(to)) = (number(from), number(to)) else { return to.clone() };
+        match self {
+            Self::Log(bounds) => bounds.value(from * (to / from).powf(NEAR)),
+            Self::Linear(bounds) => bounds.value(from + (to - from) * NEAR),
+            Self::Choose(_) => Value::Float(to),
+        }
     }
 
     /// The value at a share of the range from 0 to 1, which is excluded.
@@ -436,32 +551,96 @@ mod tests {
         assert!((100..1000).contains(&values.len()) && values.contains(&1) && values.contains(&1_000_000));
     }
 
+    const ADAGRAD: &str = "optimizer.sparse = { kind = 'adagrad', learning_rate = 0.25 }";
+
+    fn around(file: &JobFile) -> Space {
+        Space::around(file).unwrap_or_else(|error| panic!("{error}"))
+    }
+
     #[test]
     fn the_space_around_a_job_has_values_that_suit_it() {
         let keys = |more: &str| {
-            let space = Space::around(&job(more)).unwrap_or_else(|error| panic!("{error}"));
+            let space = around(&job(more));
             space.dimensions.into_iter().map(|Dimension { key, range }| (key, range)).collect::<Vec<_>>()
         };
-        let rate = |at: f64| Range::Log(Bounds { from: at / 10.0, to: at * 10.0, are_whole: false });
-        let whole = |values: [i64; 3]| Range::Choose(values.map(Value::Integer).into());
-        let adagrad = "optimizer.sparse = { kind = 'adagrad', learning_rate = 0.25 }";
-        let decays = Range::Choose([0.0, 1e-5, 1e-4, 1e-3, 1e-2].map(Value::Float).into());
+        let rate = |at: f64| Range::Log(Bounds { from: at / RATES, to: at * RATES, are_whole: false });
+        let choose = |list: &str| {
+            let table: Table =
+                toml::from_str(&format!("list = {list}")).unwrap_or_else(|error| panic!("{error}"));
+            Range::Choose(table["list"].as_array().cloned().unwrap_or_default())
+        };
+        let buckets = "[[], [{ column = '*', buckets = 64 }], [{ column = '*', buckets = 256 }], \
+                       [{ column = '*', buckets = 1024 }]]";
         let expected = [
-            ("optimizer.dense.learning_rate".to_owned(), rate(0.5)),
-            ("optimizer.sparse.learning_rate".to_owned(), rate(0.25)),
-            ("optimizer.sparse.weight_decay".to_owned(), decays),
-            ("train.batch_size".to_owned(), whole([32, 64, 128])),
-            ("model.embedding_dim".to_owned(), whole([2, 4, 8])),
-        ];
-        assert_eq!(keys(adagrad), expected);
-        // A rate of 0 is meant, and there is no half of 1.
+            ("model.kind", choose("['dlrm', 'dcnv2', 'deepfm', 'wide-deep']")),
+            ("feature", choose(buckets)),
+            ("optimizer.dense.learning_rate", rate(0.5)),
+            ("optimizer.sparse.learning_rate", rate(0.25)),
+            ("optimizer.sparse.weight_decay", choose("[0.0, 1e-4, 1e-3, 1e-2, 3e-2]")),
+            ("train.batch_size", choose("[32, 64, 128]")),
+            ("model.embedding_dim", choose("[2, 4, 8]")),
+            ("model.top_mlp", choose("[[4], [8], [16]]")),
+        ]
+        .map(|(key, range)| (key.to_owned(), range));
+        assert_eq!(keys(ADAGRAD), expected);
+        // A rate of 0 is meant. With a schedule, the number of epochs is that of the schedule.
         let still = keys("optimizer.sparse = { kind = 'ftrl', learning_rate = 0.0 }");
-        assert_eq!(still, [&expected[..1], &expected[2..]].concat());
+        assert_eq!(still, [&expected[..3], &expected[4..]].concat());
+        let cosine = keys(&format!(
+            "{ADAGRAD}\ntrain.epochs = 4\noptimizer.schedule = {{ kind = 'cosine', decay_steps = 9 }}"
+        ));
+        assert!(cosine.contains(&("train.epochs".into(), choose("[2, 4, 8]"))), "{cosine:?}");
+        let own = keys(&format!(
+            "{ADAGRAD}\nfeature = [{{ column = 'a', buckets = 2, name = 'b' }}, {{ column = 'a', buckets = [1.5] }}]"
+        ));
+        let lists = "[[], [{ column = 'a', buckets = 2, name = 'b' }, { column = 'a', buckets = [1.5] }], \
+                     [{ column = 'a', buckets = 8, name = 'b' }, { column = 'a', buckets = [1.5] }]]";
+        assert!(own.contains(&("feature".into(), choose(lists))), "{own:?}");
+        // There is no half of 1.
         let smallest = ["model.embedding_dim=1", "model.bottom_mlp=[8, 1]", "train.batch_size=1"];
-        let smallest = Space::around(&job(adagrad).with(&smallest).unwrap_or_else(|error| panic!("{error}")));
-        let smallest = smallest.unwrap_or_else(|error| panic!("{error}")).dimensions;
-        let two = Range::Choose([1, 2].map(Value::Integer).into());
-        assert!(smallest[3..].iter().all(|dimension| dimension.range == two), "{smallest:?}");
+        let smallest = around(&job(ADAGRAD).with(&smallest).unwrap_or_else(|error| panic!("{error}")));
+        let of = |key: &str| smallest.dimensions.iter().find(|dimension| dimension.key == key);
+        let two = choose("[1, 2]");
+        assert!(
+            ["train.batch_size", "model.embedding_dim"]
+                .iter()
+                .all(|key| of(key).is_some_and(|of| of.range == two))
+        );
+    }
+
+    #[test]
+    fn every_kind_of_model_has_a_job_with_the_sizes_that_are_drawn() {
+        let file = job(ADAGRAD);
+        let own = file.job().unwrap_or_else(|error| panic!("{error}"));
+        let space = around(&file);
+        for trial in 1..200 {
+            let drawn = space.draw(5, trial);
+            let made = space.applied_to(&file, &sets(&own, &drawn)).and_then(|file| file.job());
+            let made = made.unwrap_or_else(|error| panic!("{drawn:?}: {error}"));
+            let of = |key: &str| drawn.iter().find(|(own, _)| own == key).map(|(_, value)| value.clone());
+            assert_eq!(of("model.kind"), Some(Value::from(made.model.kind().name)));
+            let dim = i64::from(made.model.embedding_dim().get());
+            assert_eq!(of("model.embedding_dim"), Some(dim.into()));
+            let bottom = made.model.bottom_mlp().last().map(|width| i64::from(width.get()));
+            assert_eq!(bottom, Some(if made.model.kind().multiplies_vectors { dim } else { 4 }));
+        }
+    }
+
+    #[test]
+    fn draws_near_a_good_trial_have_about_half_of_its_settings() {
+        let space = space("rate = { log = [0.001, 1.0] }\nsize = { choose = [1, 2, 3, 4, 5, 6, 7, 8] }");
+        let good: Drawn = vec![("rate".into(), Value::Float(0.9)), ("size".into(), Value::Integer(3))];
+        let near: Vec<_> = (0..1000).map(|trial| space.draw_near(3, trial, &good)).collect();
+        let share =
+            |holds: &dyn Fn(&Drawn) -> bool| near.iter().filter(|drawn| holds(drawn)).count() as f64 / 1000.0;
+        // Shares of 1000 draws have a standard deviation of at most 0.016; of the sizes that are drawn, an eighth stays.
+        assert!((share(&|drawn| drawn[0] == good[0]) - STAYS).abs() < 0.08);
+        assert!((share(&|drawn| drawn[1] == good[1]) - (STAYS + (1.0 - STAYS) / 8.0)).abs() < 0.08);
+        // A rate moves by a part of the way to another one: the lowest is 0.9 * (0.001 / 0.9)^0.35.
+        assert!(near.iter().all(|drawn| drawn[0].1.as_float().is_some_and(|rate| rate > 0.08)), "{near:?}");
+        // Settings that are those of the job are left out, or drawn.
+        let of_job = space.draw_near(3, 5, &Vec::new());
+        assert!(of_job.iter().all(|setting| space.draw(3, 5).contains(setting)), "{of_job:?}");
     }
 
     #[test]

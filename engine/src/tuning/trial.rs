@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rankine_base::Stop;
-use rankine_job::{Checkpoint, Count, Eval, Job, Metrics, StoppingMetric, ThreadCount};
+use rankine_job::{Checkpoint, Count, Eval, Job, Metrics, Schedule, StoppingMetric, ThreadCount};
 use rankine_reader::Split;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,8 +14,13 @@ use serde_json::Value;
 use crate::run_paths;
 use crate::training::{Start, TrainError, TrainOptions, finished_steps, train};
 
-/// The evaluations that a training makes at most: each third of the shortest round.
+/// The evaluations that a trial makes at most until its last round ends: each third of the shortest round.
 const EVALUATIONS: u64 = 27;
+/// The evaluations of a round that trains with a schedule of its own length, whose best step is near its end.
+const EVALUATIONS_OF_ROUND: u64 = 6;
+/// Samples that are trained on for each one of the validation set: a forward pass takes about 0.4 of a step's time, so
+/// that evaluations take a tenth of the time of training.
+const TRAINED_PER_EVALUATED: u64 = 4;
 
 /// A trial of a search.
 #[derive(Debug)]
@@ -27,6 +32,8 @@ pub(super) struct Trial {
     pub(super) path: PathBuf,
     /// Steps until its last round ends.
     pub(super) steps_max: u64,
+    /// The samples of the validation set.
+    pub(super) validation_samples: u64,
 }
 
 /// The resources of a trial that runs beside others.
@@ -69,13 +76,14 @@ impl Trial {
         share: Share,
         stop: &Stop,
     ) -> Result<Standing, TrainError> {
-        let done = finished_steps(&self.path)?;
+        let path = self.path_of(steps);
+        let done = finished_steps(&path)?;
         if done.is_some_and(|done| done >= steps) {
-            return self.standing(metric, steps);
+            return standing(&path, metric, steps);
         }
         let job = self.until(steps, share.threads);
         let options = TrainOptions {
-            run_dir: Some(&self.path),
+            run_dir: Some(&path),
             start: Start::Resume,
             stop: Some(stop),
             hides_eval: true,
@@ -84,28 +92,55 @@ impl Trial {
         };
         match train(&job, options, &mut ()) {
             Ok(_) => {
-                remove_all(&self.path, |name| name.starts_with("finished-step-"))?;
-                self.standing(metric, steps)
+                remove_all(&path, |name| name.starts_with("finished-step-"))?;
+                if self.restarts() {
+                    remove_weights(&path)?;
+                }
+                standing(&path, metric, steps)
             }
-            Err(TrainError::Interrupted { step, .. }) => self.standing(metric, step),
-            Err(TrainError::NotBegun { .. }) => self.standing(metric, 0),
+            Err(TrainError::Interrupted { step, .. }) => standing(&path, metric, step),
+            Err(TrainError::NotBegun { .. }) => standing(&path, metric, 0),
             Err(error) if error.is_divergence() => {
-                Ok(Standing { diverged: true, ..self.standing(metric, steps)? })
+                Ok(Standing { diverged: true, ..standing(&path, metric, steps)? })
             }
             Err(error) => Err(error),
         }
     }
 
-    /// The job of a round. At its end a checkpoint is saved, from which the next round goes on.
+    /// Whether each round is a training of its own, with the whole schedule in its steps. At the beginning of a longer
+    /// schedule, trials say nothing about its end: the lowest rate looks best.
+    fn restarts(&self) -> bool {
+        self.job.optimizer.schedule != Schedule::Constant
+    }
+
+    /// The run folder of the round that ends at a step.
+    fn path_of(&self, steps: u64) -> PathBuf {
+        if !self.restarts() || steps >= self.steps_max {
+            return self.path.clone();
+        }
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!("-of-{steps}-steps"));
+        name.into()
+    }
+
+    /// The job of a round. At its end a checkpoint is saved, from which the next round goes on if there is no schedule.
     fn until(&self, steps: u64, threads: ThreadCount) -> Job {
         let mut job = self.job.clone();
+        let (length, evaluations) =
+            if self.restarts() { (steps, EVALUATIONS_OF_ROUND) } else { (self.steps_max, EVALUATIONS) };
+        job.optimizer.schedule = job.optimizer.schedule.scaled(length, self.steps_max);
+        let batch_size = u64::from(job.train.batch_size.get());
+        let steps_per_evaluation = (length / evaluations)
+            .max(TRAINED_PER_EVALUATED * self.validation_samples / batch_size)
+            .min(steps);
         job.train.max_steps = Some(Count::nearest(steps));
         job.train.epochs = Count::nearest(u64::MAX);
         job.train.early_stopping = None;
         job.train.average = None;
-        job.train.log_every_steps = Count::nearest(self.steps_max.div_ceil(EVALUATIONS));
+        job.train.log_every_steps = Count::nearest(steps_per_evaluation);
         job.eval = Eval {
             every_steps: Some(job.train.log_every_steps),
+            every: None,
             target_auc: None,
             set: Vec::new(),
             ..job.eval
@@ -122,22 +157,26 @@ impl Trial {
         job
     }
 
-    /// The best evaluation up to a step, by the run's log.
-    fn standing(&self, metric: StoppingMetric, steps: u64) -> Result<Standing, TrainError> {
-        let path = run_paths::metrics(&self.path);
-        let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            text => text.map_err(|error| TrainError::unreadable(&path, &error))?,
-        };
-        let best = best_of(&text, metric, steps);
-        Ok(Standing { steps, best, diverged: false })
-    }
-
     /// Removes the weights of a trial that does not go on. Its job, log and summary stay.
     pub(super) fn remove_weights(&self) -> Result<(), TrainError> {
-        let names = [run_paths::MODEL_NAME, run_paths::CHECKPOINTS_NAME];
-        remove_all(&self.path, |name| names.contains(&name))
+        remove_weights(&self.path)
     }
+}
+
+fn remove_weights(run: &Path) -> Result<(), TrainError> {
+    let names = [run_paths::MODEL_NAME, run_paths::CHECKPOINTS_NAME];
+    remove_all(run, |name| names.contains(&name))
+}
+
+/// The best evaluation up to a step, by a run's log.
+fn standing(run: &Path, metric: StoppingMetric, steps: u64) -> Result<Standing, TrainError> {
+    let path = run_paths::metrics(run);
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        text => text.map_err(|error| TrainError::unreadable(&path, &error))?,
+    };
+    let best = best_of(&text, metric, steps);
+    Ok(Standing { steps, best, diverged: false })
 }
 
 /// Returns the best evaluation up to a step, by a run's log.
@@ -225,5 +264,37 @@ mod tests {
         assert_eq!(best(LogLoss, 500), Some((400, 0.30)));
         assert_eq!(best(LogLoss, 300), Some((200, 0.40)));
         assert_eq!(best(Auc, 99), None);
+    }
+
+    #[test]
+    fn a_round_has_the_whole_schedule_and_few_evaluations() {
+        let trial = |schedule: &str, validation_samples| {
+            let job = format!(
+                "name = 'a'\ndata.dir = 'b'\nmodel = {{ kind = 'wide-deep', embedding_dim = 4, top_mlp = [4] }}\n\
+                 optimizer.dense = {{ kind = 'sgd', learning_rate = 1 }}\n\
+                 optimizer.sparse = {{ kind = 'sgd', learning_rate = 1 }}\n{schedule}\n\
+                 train = {{ batch_size = 10, epochs = 3 }}\n"
+            );
+            let job =
+                Job::from_toml("job.toml", &job, &[] as &[&str]).unwrap_or_else(|error| panic!("{error}"));
+            Trial { number: 3, job, path: "trials/003".into(), steps_max: 900, validation_samples }
+        };
+        let threads = ThreadCount::new(1).unwrap_or_else(|| panic!("one thread"));
+        let every = |trial: &Trial, steps| trial.until(steps, threads).eval.every_steps.map(Count::get);
+        let cosine =
+            trial("optimizer.schedule = { kind = 'cosine', warmup_steps = 90, decay_steps = 810 }", 0);
+        let own = &cosine.job.optimizer.schedule;
+        assert_eq!(cosine.until(100, threads).optimizer.schedule, own.scaled(1, 9));
+        assert_eq!(cosine.until(900, threads).optimizer.schedule, *own);
+        assert_eq!((every(&cosine, 100), every(&cosine, 900)), (Some(16), Some(150)));
+        // Each round has a folder of its own, unless it continues the one before.
+        assert_eq!(cosine.path_of(100), Path::new("trials/003-of-100-steps"));
+        assert_eq!(cosine.path_of(900), cosine.path);
+        let constant = trial("", 0);
+        assert_eq!((every(&constant, 100), every(&constant, 900)), (Some(33), Some(33)));
+        assert_eq!(constant.path_of(100), constant.path);
+        // 500 samples, each a quarter of a sample of training: 200 steps of 10 samples.
+        let slow = trial("", 500);
+        assert_eq!((every(&slow, 100), every(&slow, 900)), (Some(100), Some(200)));
     }
 }

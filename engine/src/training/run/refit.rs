@@ -53,9 +53,8 @@ pub(super) fn train(
         },
         error => error,
     })?;
-    let steps = samples.steps(found.model_steps());
     let in_run = TrainOptions { run_dir: Some(&run), ..options };
-    let mut again = refit(job, steps, samples.all);
+    let mut again = refit(job, found.model_steps(), samples);
     let is_averaged = found.average.as_ref().is_some_and(|average| average.saved);
     again.train.average =
         job.train.average.filter(|_| is_averaged).map(|own| Average { save: AverageSave::Always, ..own });
@@ -129,17 +128,19 @@ fn search(job: &Job) -> Job {
     job
 }
 
-/// The job of a training on a whole training part of `samples` samples, for a number of steps that another training
-/// found. The choice between weights and their average is not made again.
-pub(crate) fn refit(job: &Job, steps: Count, samples: u64) -> Job {
+/// The job of a training on the whole training part, for a number of steps in proportion to that which another training
+/// found; so are the steps of its schedule. The choice between weights and their average is not made again.
+pub(crate) fn refit(job: &Job, found: u64, samples: TrainingPart) -> Job {
     let mut job = job.clone();
-    let steps_an_epoch = samples.div_ceil(u64::from(job.train.batch_size.get())).max(1);
+    let steps = samples.steps(found);
+    job.optimizer.schedule = job.optimizer.schedule.scaled(samples.all, samples.searched);
+    let steps_an_epoch = samples.all.div_ceil(u64::from(job.train.batch_size.get())).max(1);
     job.train.epochs = Count::nearest(steps.get().div_ceil(steps_an_epoch));
     job.train.max_steps = Some(steps);
     job.train.validation = Split::None;
     job.train.early_stopping = None;
     job.train.average = None;
-    job.eval.every_steps = None;
+    (job.eval.every_steps, job.eval.every) = (None, None);
     job.eval.target_auc = None;
     job
 }
@@ -156,5 +157,19 @@ mod tests {
         assert_eq!(steps(800, 1000, 2), 3);
         assert_eq!(steps(3, 4, 0), 1);
         assert_eq!(steps(1 << 40, 1 << 41, 1 << 40), 1 << 41);
+    }
+
+    #[test]
+    fn the_schedule_grows_as_the_steps_do() {
+        let job = "name = 'a'\ndata.dir = 'b'\nmodel = { kind = 'wide-deep', embedding_dim = 4, top_mlp = [4] }\n\
+                   optimizer.dense = { kind = 'sgd', learning_rate = 1 }\n\
+                   optimizer.sparse = { kind = 'sgd', learning_rate = 1 }\n\
+                   optimizer.schedule = { kind = 'cosine', warmup_steps = 9, decay_steps = 81 }\n\
+                   train = { batch_size = 10, epochs = 1, validation = 'last:0.1' }\neval.every = 'epoch'\n";
+        let job = Job::from_toml("job.toml", job, &[] as &[&str]).unwrap_or_else(|error| panic!("{error}"));
+        let again = refit(&job, 90, TrainingPart { searched: 900, all: 1000 });
+        assert_eq!((again.train.max_steps, again.train.epochs.get()), (Count::new(100), 1));
+        assert_eq!(again.optimizer.schedule, job.optimizer.schedule.scaled(10, 9));
+        assert!(!again.eval.is_repeated() && again.train.validation == Split::None);
     }
 }
