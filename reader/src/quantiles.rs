@@ -44,7 +44,7 @@ pub fn quantile_boundaries(dataset: &Dataset, wanted: &[QuantileBuckets<'_>]) ->
 }
 
 /// Returns the boundaries of at most `buckets` buckets for some numbers. If there are no more distinct numbers than
-/// buckets, each has its own. Otherwise each number that occurs as often as a bucket's share has its own, and the others
+/// buckets, each has its own. Otherwise each number that occurs as often as a bucket's share has its own, and the rest
 /// are divided evenly over the remaining buckets, as LightGBM does for its bins.
 fn boundaries_of(mut values: Vec<f32>, buckets: u32) -> Vec<f32> {
     values.retain(|value| value.is_finite());

@@ -135,7 +135,9 @@ impl BlockStream {
         let part = part.into();
         io.validate()?;
         let (slabs, slab_bytes) = Self::ring_for(&part, io);
-        Self::with_ring(part, plan, io, SlabRing::allocate(slabs, slab_bytes)?)
+        // The kernel pins all slabs, which takes longer than to read a small part.
+        let blocks = plan.clone().flat_map(|window| window.blocks).take(slabs).count();
+        Self::with_ring(part, plan, io, SlabRing::allocate(blocks.max(1), slab_bytes)?)
     }
 
     /// Returns the number of slabs, and the bytes of each, that keep the disk busy while blocks are taken one at a
