@@ -20,11 +20,11 @@ use super::{CommandError, Exit, arguments, output, signals};
 /// Write a job file that suits a dataset
 ///
 /// Sizes depend on the columns and the number of samples. Short training runs then compare kinds of model, buckets for
-/// numbers, optimizers, rates, weight decay, sizes and numbers of epochs, until --budget is over or nothing gets better.
-/// They are scored on the last part of the training part, which is held out; the evaluation part is not read. Ctrl-C
-/// writes the best job so far.
+/// numbers, optimizers, rates, weight decay, sizes and numbers of epochs, until --budget is over or nothing gets
+/// better. They are scored on the last part of the training part, which is held out; the evaluation part is not read.
+/// Ctrl-C writes the best job so far.
 ///
-/// The job holds the same samples out, stops early, and then trains again on all samples. Comments explain the choices,
+/// The job holds a validation set out, stops early, and then trains again on all samples. Comments explain the choices,
 /// and show other options. The first line names a JSON Schema, with which editors complete and check the file. It is
 /// written to $XDG_DATA_HOME/rankine (default: ~/.local/share/rankine).
 #[derive(Debug, clap::Args)]

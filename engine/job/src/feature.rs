@@ -114,8 +114,7 @@ impl<'de> Visitor<'de> for BucketsVisitor {
 }
 
 impl Feature {
-    /// Returns the name of the new column, which is that of a dense column of the dataset with `_buckets` if the job
-    /// sets none.
+    /// Returns the name of the new column. Without one in the job, `_buckets` follows the name of the dense column.
     pub fn name(&self) -> String {
         self.name_for(&self.column)
     }

@@ -190,12 +190,12 @@ impl<'a> Starter<'a> {
         1 << (root.max(1.0).log2().round() as u32).clamp(6, 16)
     }
 
-    /// The share of the samples that is held out, in percent; 0 if there are too few. A fifth of few samples, since a
-    /// small validation set does not tell settings apart, and at most a million samples.
+    /// The share of the samples that the job holds out, in percent; 0 if there are too few. At most about 200,000
+    /// samples, but for the largest datasets.
     fn held_out_percent(&self) -> u64 {
         match self.train_samples {
             0..trials::SAMPLES_MIN => 0,
-            samples => (1_000_000 / samples).clamp(10, 20).min(100_000_000 / samples).max(1),
+            samples => (20_000_000 / samples).clamp(1, 8),
         }
     }
 
@@ -408,8 +408,9 @@ impl<'a> Starter<'a> {
             let share = percent as f64 / 100.0;
             out.remarked(&format!("validation = \"last:{share}\""), "held out of the training part");
             out.table("[train.early_stopping]");
-            // An evaluation costs about 0.4 of training on its samples, and all of them at most a tenth of training.
-            let every_min = (4.0 * share / (1.0 - share)).max(choices.epochs as f64 / 8.0);
+            // Evaluating samples takes about 0.8 of the time of training on them, and the best model is evaluated once
+            // more at the end: a tenth of the time in all.
+            let every_min = (10.0 * share / (1.0 - share)).max(choices.epochs as f64 / 8.0);
             let every = [0.1, 0.25, 0.5].into_iter().find(|&every| every >= every_min);
             let patience = if every.is_none() { 3 } else { 5 };
             out.remarked(&format!("patience = {patience}"), "evaluations in a row without a better AUC");
@@ -559,14 +560,13 @@ mod tests {
         let says = |text: &str, lines: &[&str]| {
             lines.iter().for_each(|line| assert!(text.contains(line), "{line}: {text}"));
         };
-        // A fifth is held out. The other 9,600 samples are 75 steps of 128; a twentieth of 450 is 22.5. An evaluation of
-        // a fourth of the samples trained on in an epoch, at 0.4 of the time, is a tenth of it.
+        // 8% are held out. The other 11,040 samples are 87 steps of 128; a twentieth of 522 is 26.1.
         says(
             &text(12_000, 500),
             &[
-                "batch_size = 128                # 75 steps per epoch\n",
-                "\nwarmup_steps = 23\ndecay_steps = 427 ",
-                "validation = \"last:0.2\" ",
+                "batch_size = 128                # 87 steps per epoch\n",
+                "\nwarmup_steps = 27\ndecay_steps = 495 ",
+                "validation = \"last:0.08\" ",
                 "patience = 3 ",
                 "\nrefit = true ",
                 "every = \"epoch\" ",
@@ -579,7 +579,7 @@ mod tests {
             &text(1_000_000_000, 500),
             &["\"last:0.01\"", "\n# refit = true\n", "every = 0.25 ", "patience = 5 "],
         );
-        says(&text(400_000, 500), &["\"last:0.1\"", "\nrefit = true ", "every = 0.5 "]);
+        says(&text(4_000_000, 500), &["\"last:0.05\"", "\nrefit = true ", "every = \"epoch\" "]);
         let none = text(12_000, 0);
         says(&none, &["no evaluation part: convert with --split", "\n[eval]\nevery = "]);
         let few = text(999, 500);

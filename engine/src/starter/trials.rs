@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rankine_base::Stop;
 use rankine_job::Job;
+use rankine_reader::Split;
 
 use super::choices::{Choices, Topic};
 use super::{Starter, StarterJob};
@@ -44,6 +45,8 @@ const TRIALS: f64 = 36.0;
 /// a training is long enough for that.
 const MEASURED_SAMPLES: u64 = 20_000;
 const MEASURED_SHARE: f64 = 0.01;
+/// Trials hold out a fifth of fewer samples.
+const VALIDATION_SMALL: u64 = 100_000;
 /// The least gain for which a setting is preferred to the usual one: a share of what the AUC lacks to 1.
 const GAIN_MIN: f64 = 0.004;
 
@@ -240,8 +243,14 @@ impl Trials<'_> {
         Ok(())
     }
 
+    /// The job of a trial. If there are few samples, it holds out more of them than the job does afterwards: a small
+    /// validation set does not tell settings apart.
     fn job(&self, choices: &Choices) -> Result<Job, TuneError> {
-        Ok(Job::from_toml("starter", &self.starter.text(choices), &[] as &[&str])?)
+        let mut job = Job::from_toml("starter", &self.starter.text(choices), &[] as &[&str])?;
+        if self.starter.train_samples < VALIDATION_SMALL {
+            job.train.validation = Split::Last { share: 0.2 };
+        }
+        Ok(job)
     }
 
     /// Trains choices side by side. Returns the best evaluation of each, if it has one; `None` if it did not end in

@@ -2,9 +2,9 @@
 //!
 //! A trial is a training of the job with settings drawn from a [`Space`]; the first trial is the job itself. All trials
 //! of a bracket train on a share of the samples, the best third trains on three times as many, and so on
-//! (`halving.rs`). In later brackets, most settings are drawn near those of the best trial. Trials are compared by their
-//! best evaluation on a validation set, and never see the evaluation part. The step of the best evaluation is part of
-//! the result.
+//! (`halving.rs`). In later brackets, most settings are drawn near those of the best trial. Trials are compared by
+//! their best evaluation on a validation set, and never see the evaluation part. The step of the best evaluation is
+//! part of the result.
 //!
 //! Each trial has a run folder, in which it resumes at the next round, or after an interruption. With a learning-rate
 //! schedule each round is a training of its own, with the whole schedule in its steps.

@@ -266,8 +266,8 @@ impl Space {
         cases
     }
 
-    /// Draws the settings of a trial near those of a good one, which lacks settings that are those of the job. About half
-    /// of them stay; numbers move by a fraction of their range.
+    /// Draws the settings of a trial near a good trial, which lacks settings that it shares with the job. About half of
+    /// them stay; numbers move by a fraction of their range.
     pub(super) fn draw_near(&self, seed: u64, trial: u64, good: &Drawn) -> Drawn {
         let fresh = self.draw(seed, trial);
         let value = |number: usize, key: &str| {
@@ -305,8 +305,8 @@ fn share(seed: u64, trial: u64, setting: usize, purpose: u32) -> f64 {
     (word >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// The kinds of model that a job may have without knowing its columns: kinds that multiply vectors need a bottom MLP for
-/// dense columns.
+/// The kinds of model that suit a job whatever its columns: kinds that multiply vectors need a bottom MLP for dense
+/// columns.
 fn kinds(job: &Job) -> Vec<Value> {
     let multiplies = job.model.kind().multiplies_vectors || !job.model.bottom_mlp().is_empty();
     let kinds = Model::KINDS.into_iter().filter(|kind| multiplies || !kind.multiplies_vectors);
@@ -583,7 +583,7 @@ mod tests {
         ]
         .map(|(key, range)| (key.to_owned(), range));
         assert_eq!(keys(ADAGRAD), expected);
-        // A rate of 0 is meant. With a schedule, the number of epochs is that of the schedule.
+        // A rate of 0 is meant. With a schedule, the number of epochs varies.
         let still = keys("optimizer.sparse = { kind = 'ftrl', learning_rate = 0.0 }");
         assert_eq!(still, [&expected[..3], &expected[4..]].concat());
         let cosine = keys(&format!(
@@ -633,12 +633,12 @@ mod tests {
         let near: Vec<_> = (0..1000).map(|trial| space.draw_near(3, trial, &good)).collect();
         let share =
             |holds: &dyn Fn(&Drawn) -> bool| near.iter().filter(|drawn| holds(drawn)).count() as f64 / 1000.0;
-        // Shares of 1000 draws have a standard deviation of at most 0.016; of the sizes that are drawn, an eighth stays.
+        // Shares of 1000 draws have a standard deviation of at most 0.016. An eighth of the sizes drawn is the old one.
         assert!((share(&|drawn| drawn[0] == good[0]) - STAYS).abs() < 0.08);
         assert!((share(&|drawn| drawn[1] == good[1]) - (STAYS + (1.0 - STAYS) / 8.0)).abs() < 0.08);
         // A rate moves by a part of the way to another one: the lowest is 0.9 * (0.001 / 0.9)^0.35.
         assert!(near.iter().all(|drawn| drawn[0].1.as_float().is_some_and(|rate| rate > 0.08)), "{near:?}");
-        // Settings that are those of the job are left out, or drawn.
+        // Settings that it shares with the job are left out, or drawn.
         let of_job = space.draw_near(3, 5, &Vec::new());
         assert!(of_job.iter().all(|setting| space.draw(3, 5).contains(setting)), "{of_job:?}");
     }
