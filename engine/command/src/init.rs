@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -103,11 +103,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         CommandError::new(Exit::Failed, format!("cannot make a temporary folder for trials: {error}"))
     })?;
     let clock = Clock::new(args.budget, quiet || args.quick);
-    let observe = |trial: &StarterTrial| {
-        let auc = trial.auc.map_or_else(|| "no AUC".into(), |auc| format!("AUC {auc:.4}"));
-        tracing::info!("{}: {auc} on validation", trial.what);
-        clock.found(trial.auc);
-    };
+    let observe = |trial: &StarterTrial| clock.found(trial);
     let options = TrialOptions { dir: place.path(), budget: args.budget, stop: &stop, observe: &observe };
     let starter = clock.during(|| starter_job(&dataset, data, kind, (!args.quick).then_some(options)))?;
     if let Some(cause) = stop.asked() {
@@ -144,13 +140,23 @@ impl Clock {
         Self { began: Instant::now(), shown: Mutex::new((progress, 0.0)), is_over: AtomicBool::new(false) }
     }
 
-    fn found(&self, auc: Option<f64>) {
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Reports a trial, above the bar if there is one.
+    fn found(&self, StarterTrial { what, auc }: &StarterTrial) {
+        let said = auc.map_or_else(|| "no AUC".into(), |auc| format!("AUC {auc:.4}"));
+        let mut shown = self.shown();
         let (progress, best) = &mut *shown;
         *best = best.max(auc.unwrap_or(0.0));
-        if let Some(progress) = progress {
-            progress.message(format!("best AUC {best:.4}"), &[]);
+        match progress {
+            Some(progress) => {
+                progress.note(&format!("{what}: {said} on validation"));
+                progress.message(format!("best AUC {best:.4}"), &[]);
+            }
+            None => tracing::info!("{what}: {said} on validation"),
         }
+    }
+
+    fn shown(&self) -> MutexGuard<'_, (Option<Progress>, f64)> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Updates the bar while something is done.
@@ -158,7 +164,7 @@ impl Clock {
         thread::scope(|scope| {
             let watch = scope.spawn(|| {
                 while !self.is_over.load(Ordering::SeqCst) {
-                    if let Some(progress) = &mut self.shown.lock().unwrap_or_else(PoisonError::into_inner).0 {
+                    if let Some(progress) = &mut self.shown().0 {
                         progress.at(self.began.elapsed().as_secs());
                     }
                     thread::park_timeout(Self::PAUSE);
@@ -167,6 +173,7 @@ impl Clock {
             let result = work();
             self.is_over.store(true, Ordering::SeqCst);
             watch.thread().unpark();
+            self.shown().0 = None;
             result
         })
     }
