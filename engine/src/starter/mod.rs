@@ -461,7 +461,7 @@ mod tests {
     use super::*;
     use rankine_job::DataSource;
 
-    fn schema(dense: usize, columns: usize) -> Schema {
+    pub(super) fn schema(dense: usize, columns: usize) -> Schema {
         let label = |name: &str| Label { name: name.into() };
         let number = |number: usize| Dense {
             name: format!("I{number}"),

@@ -2,12 +2,15 @@
 //! others. All train for about the same number of samples, with the whole schedule in that time, and are scored on one
 //! validation set.
 
+use std::ops::{Div, Mul, RangeInclusive};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rankine_base::Stop;
 use rankine_job::Job;
 use rankine_reader::Split;
+use rankine_reader::buckets::BUCKETS_MAX;
 
 use super::choices::{Choices, Topic};
 use super::{Starter, StarterJob};
@@ -110,18 +113,17 @@ fn alternatives(starter: &Starter<'_>, topic: Topic, own: &Choices, is_kind_fixe
             };
             without_buckets.into_iter().chain(kinds.map(of_kind)).collect()
         }
-        Topic::Buckets if own.buckets == 0 => Vec::new(),
-        Topic::Buckets => [own.buckets / 4, own.buckets * 4]
-            .map(|buckets| with(&|choices| choices.buckets = buckets))
-            .into(),
+        Topic::Buckets => {
+            let counts = near(own.buckets, 4, 8..=BUCKETS_MAX);
+            counts.map(|buckets| with(&|choices| choices.buckets = buckets)).collect()
+        }
         Topic::Decay => {
             let decays = if own.decay > 0.0 { [own.decay / 3.0, own.decay * 3.0] } else { [1e-3, 1e-2] };
             decays.map(|decay| with(&|choices| choices.decay = round(decay))).into()
         }
         Topic::Rate => [0.4, 2.5].map(|by| with(&|choices| choices.rate = round(own.rate * by))).into(),
         Topic::Epochs => {
-            let epochs = [own.epochs / 2, own.epochs * 2].into_iter().filter(|&epochs| epochs > 0);
-            epochs.map(|epochs| with(&|choices| choices.epochs = epochs)).collect()
+            near(own.epochs, 2, 1..=50).map(|epochs| with(&|choices| choices.epochs = epochs)).collect()
         }
         Topic::Optimizer => {
             // Rates that suit the two differ by about this factor.
@@ -131,19 +133,23 @@ fn alternatives(starter: &Starter<'_>, topic: Topic, own: &Choices, is_kind_fixe
             };
             vec![with(&|choices| (choices.optimizer, choices.rate) = (other, round(rate)))]
         }
-        Topic::Dim => {
-            let dims = [own.dim / 2, own.dim * 2].into_iter().filter(|&dim| dim >= 2);
-            dims.map(|dim| with(&|choices| choices.dim = dim)).collect()
-        }
+        Topic::Dim => near(own.dim, 2, 2..=256).map(|dim| with(&|choices| choices.dim = dim)).collect(),
         Topic::Width => {
-            let widths = [own.width / 2, own.width * 2].into_iter().filter(|&width| width >= 16);
-            widths.map(|width| with(&|choices| choices.width = width)).collect()
+            near(own.width, 2, 16..=2048).map(|width| with(&|choices| choices.width = width)).collect()
         }
         Topic::BatchSize => {
-            let sizes = [own.batch_size / 2, own.batch_size * 2].into_iter().filter(|&size| size >= 16);
+            let sizes = near(own.batch_size, 2, 16..=1 << 17);
             sizes.map(|size| with(&|choices| choices.batch_size = size)).collect()
         }
     }
+}
+
+/// A number divided and multiplied by another one, as far as the results are in a range: trials go no further.
+fn near<T>(own: T, by: T, range: RangeInclusive<T>) -> impl Iterator<Item = T>
+where
+    T: Copy + Div<Output = T> + Mul<Output = T> + PartialOrd,
+{
+    [own / by, own * by].into_iter().filter(move |other| range.contains(other))
 }
 
 /// The best settings so far.
@@ -266,20 +272,50 @@ impl Trials<'_> {
             Ok((self.job(choices)?, samples))
         };
         let jobs = choices.iter().map(job).collect::<Result<Vec<_>, TuneError>>()?;
-        let ended = std::sync::Mutex::new(vec![None; choices.len()]);
+        let ended = Mutex::new(vec![None; choices.len()]);
         let observe = |number: usize, found: Option<Evaluation>| {
             if found.is_none() && self.are_over() {
                 return;
             }
-            ended.lock().unwrap_or_else(std::sync::PoisonError::into_inner)[number] = Some(found);
+            ended.lock().unwrap_or_else(PoisonError::into_inner)[number] = Some(found);
             let auc = found.map(|found| found.value);
             (self.options.observe)(&StarterTrial { what: choices[number].words(topic), auc });
         };
         let dir = self.options.dir.join(self.done.to_string());
         let (stop, deadline) = (self.options.stop, Some(self.deadline));
         compare(&jobs, Comparison { dir: &dir, stop, deadline, observe: &observe })?;
-        let ended = ended.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
         self.done += ended.iter().flatten().count() as u64;
         Ok(ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::starter::tests::schema;
+    use crate::starter::{Starter, StarterData};
+
+    #[test]
+    fn all_settings_that_trials_can_reach_make_valid_jobs() {
+        let schema = schema(3, 4);
+        let starter = Starter::new(&schema, StarterData::Folder(Path::new("data")), 20_000, 0);
+        let start = Choices { buckets: 256, ..starter.by_size(None) };
+        for topic in Topic::ALL {
+            // As far as each of the others leads, again and again.
+            for place in 0..4 {
+                let mut choices = start.clone();
+                for _ in 0..12 {
+                    let others = alternatives(&starter, topic, &choices, false);
+                    assert!(!others.iter().any(|other| other.are_same(&choices)), "{topic:?}: {choices:?}");
+                    for other in &others {
+                        let job = Job::from_toml("starter", &starter.text(other), &[] as &[&str]);
+                        job.unwrap_or_else(|error| panic!("{topic:?}: {error}"));
+                    }
+                    let Some(next) = others.into_iter().nth(place) else { break };
+                    choices = next;
+                }
+            }
+        }
     }
 }
