@@ -1,5 +1,7 @@
 //! The columns that a job makes of a dataset's numbers (`[[feature]]`).
 
+use std::path::Path;
+
 use rankine_job::{Buckets, Conflict, Job};
 use rankine_reader::schema::{Categorical, VocabularyKind};
 use rankine_reader::{Dataset, QuantileBuckets, Schema, quantile_boundaries};
@@ -68,13 +70,33 @@ pub(crate) fn with_shape(job: &Job, mut schema: Schema) -> Result<Schema, TrainE
     Ok(schema)
 }
 
+/// Returns the dataset of a run that is resumed, with the buckets of its checkpoints: those of another version may
+/// divide the same samples differently.
+///
+/// # Errors
+/// As [`with_features`].
+pub(crate) fn with_features_of_run(job: &Job, dataset: Dataset, run: &Path) -> Result<Dataset, TrainError> {
+    if !has_quantiles(job) {
+        return Ok(dataset);
+    }
+    let run = ModelSource::Run(run.to_owned());
+    let checkpoints = run.checkpoints().unwrap_or_default().into_iter().map(ModelSource::Checkpoint);
+    match checkpoints.chain([run]).find_map(|source| source.open().ok()) {
+        Some(model) => with_features(job, dataset, Some(&model.columns().schema)),
+        None => Ok(dataset),
+    }
+}
+
 /// The columns of the model that training starts from, if there are quantiles to take from it. Whether the model suits
 /// the job is checked elsewhere.
 fn initial_schema(job: &Job) -> Option<Schema> {
-    let has_quantiles = job.features.iter().any(|feature| matches!(feature.buckets, Buckets::Quantiles(_)));
-    let path = job.train.init_from.as_ref().filter(|_| has_quantiles)?;
+    let path = job.train.init_from.as_ref().filter(|_| has_quantiles(job))?;
     let model = ModelSource::find(path, Artifact::Model).ok()?.open().ok()?;
     Some(model.columns().schema.clone())
+}
+
+fn has_quantiles(job: &Job) -> bool {
+    job.features.iter().any(|feature| matches!(feature.buckets, Buckets::Quantiles(_)))
 }
 
 /// The buckets that a trained model has for a column, if there are as many.

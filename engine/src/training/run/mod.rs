@@ -39,6 +39,7 @@ use super::resume::{self, StartingPoint, TrainingStart};
 use super::run_dir::RunDir;
 use super::start::Start;
 use super::summary::Summary;
+use super::with_features_of_run;
 use training_loop::TrainingLoop;
 
 pub use records::RunPhaseSeconds;
@@ -96,6 +97,10 @@ fn train_once(
     let prepared = Prepared::of(job, options)?;
     let dataset = open_together(&prepared.job, prepared.processes(), &prepared.stop, observer)?;
     let dataset = if options.hides_eval { dataset.without_eval() } else { dataset };
+    let dataset = match options.run_dir {
+        Some(run) if options.start == Start::Resume => with_features_of_run(&prepared.job, dataset, run)?,
+        _ => dataset,
+    };
     let samples = RunSamples { dataset: &dataset, source: SampleSource::Dataset, refit };
     prepared.run(samples, options, observer, |training, batches| {
         batches.map_or(Ok(()), |batches| training.run(batches))
