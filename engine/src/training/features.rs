@@ -70,21 +70,16 @@ pub(crate) fn with_shape(job: &Job, mut schema: Schema) -> Result<Schema, TrainE
     Ok(schema)
 }
 
-/// Returns the dataset of a run that is resumed, with the buckets of its checkpoints: those of another version may
-/// divide the same samples differently.
-///
-/// # Errors
-/// As [`with_features`].
-pub(crate) fn with_features_of_run(job: &Job, dataset: Dataset, run: &Path) -> Result<Dataset, TrainError> {
+/// Returns the columns of a run that is resumed, if there are quantiles to take from its checkpoints: another version
+/// may have divided the same samples differently.
+pub(super) fn schema_of_run(job: &Job, run: &Path) -> Option<Schema> {
     if !has_quantiles(job) {
-        return Ok(dataset);
+        return None;
     }
     let run = ModelSource::Run(run.to_owned());
     let checkpoints = run.checkpoints().unwrap_or_default().into_iter().map(ModelSource::Checkpoint);
-    match checkpoints.chain([run]).find_map(|source| source.open().ok()) {
-        Some(model) => with_features(job, dataset, Some(&model.columns().schema)),
-        None => Ok(dataset),
-    }
+    let model = checkpoints.chain([run]).find_map(|source| source.open().ok())?;
+    Some(model.columns().schema.clone())
 }
 
 /// The columns of the model that training starts from, if there are quantiles to take from it. Whether the model suits

@@ -46,7 +46,6 @@ pub use event::{
     Event, Observer, Progress, RefitStage, Report, RunStart, StepDetails, StepTimes, StoppingProgress,
 };
 pub use feasibility::{Feasibility, feasibility};
-use features::with_features_of_run;
 pub(crate) use features::{with_features, with_shape};
 pub use ids::{IdCounts, with_ids};
 pub use memory::check_scoring_memory;

@@ -166,10 +166,14 @@ pub fn compare(
     Comparison { dir, stop, deadline, observe }: Comparison<'_>,
 ) -> Result<Vec<Option<Evaluation>>, TuneError> {
     let Some((first, _)) = jobs.first() else { return Ok(Vec::new()) };
+    // Only the training itself needs quantiles, for which it reads samples.
+    let mut plain = first.clone();
+    plain.features.clear();
+    let dataset = open_or_generate(&plain, stop, &mut ())?;
     let (mut trials, mut table_bytes) = (Vec::new(), 0);
     for (number, (job, samples)) in (0..).zip(jobs) {
-        let dataset = open_or_generate(job, stop, &mut ())?;
-        let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+        let schema = with_shape(job, dataset.schema().stored())?;
+        let model = translate(job, &schema).map_err(TrainError::Conflicts)?;
         table_bytes = model.table_bytes().max(table_bytes);
         let (epoch, batch_size) = (dataset.samples(Part::Train), job.train.batch_size.get());
         let steps_max = steps_for(*samples, epoch, batch_size);

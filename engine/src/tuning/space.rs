@@ -15,6 +15,7 @@ use std::path::Path;
 use rankine_base::document::{Conflict, Document, Problem};
 use rankine_base::files::read_named_text;
 use rankine_embedding::random::philox4x32;
+use rankine_reader::buckets::BUCKETS_MAX;
 use toml::{Table, Value};
 
 use rankine_job::{Buckets, Feature, Job, JobError, JobFile, Model, Optimizer, Schedule, Width};
@@ -275,11 +276,9 @@ impl Space {
             let drawn = fresh[number].1.clone();
             match share(seed, trial, number, 1) {
                 ..STAYS => good,
-                _ => Some(match (&self.dimensions[number].range, &good) {
-                    (Range::Log(_) | Range::Linear(_), Some(good)) => {
-                        self.dimensions[number].range.between(good, &drawn)
-                    }
-                    _ => drawn,
+                _ => Some(match &good {
+                    Some(good) => self.dimensions[number].range.near(good, drawn),
+                    None => drawn,
                 }),
             }
         };
@@ -321,7 +320,7 @@ fn buckets(job: &Job) -> Vec<Value> {
         let table = |feature: &Feature| {
             let buckets = match &feature.buckets {
                 Buckets::Quantiles(count) => {
-                    Value::Integer((f64::from(*count) * by).clamp(2.0, 65_536.0) as i64)
+                    Value::Integer((f64::from(*count) * by).clamp(2.0, f64::from(BUCKETS_MAX)) as i64)
                 }
                 Buckets::Log => Value::from("log"),
                 Buckets::Boundaries(list) => Value::from(list.clone()),
@@ -409,15 +408,12 @@ impl Range {
         })
     }
 
-    /// A number a third of the way from one to another.
-    fn between(&self, from: &Value, to: &Value) -> Value {
-        let number =
-            |value: &Value| value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
-        let (Some(from), Some(to)) = (number(from), number(to)) else { return to.clone() };
-        match self {
-            Self::Log(bounds) => bounds.value(from * (to / from).powf(NEAR)),
-            Self::Linear(bounds) => bounds.value(from + (to - from) * NEAR),
-            Self::Choose(_) => Value::Float(to),
+    /// A number a part of the way from a good one to a drawn one; of a list, the drawn value.
+    fn near(&self, good: &Value, drawn: Value) -> Value {
+        match (self, number(good), number(&drawn)) {
+            (Self::Log(bounds), Some(from), Some(to)) => bounds.value(from * (to / from).powf(NEAR)),
+            (Self::Linear(bounds), Some(from), Some(to)) => bounds.value(from + (to - from) * NEAR),
+            _ => drawn,
         }
     }
 
@@ -433,17 +429,20 @@ impl Range {
     }
 }
 
+/// The number that a value is, whole or not.
+fn number(value: &Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|number| number as f64))
+}
+
 impl Bounds {
     fn of(from: &Value, to: &Value) -> Result<Self, String> {
-        let number =
-            |value: &Value| value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
-        let number = |value: &Value| {
+        let finite = |value: &Value| {
             number(value)
                 .filter(|number| number.is_finite())
                 .ok_or_else(|| format!("{value} is not a number"))
         };
         let bounds =
-            Self { from: number(from)?, to: number(to)?, are_whole: from.is_integer() && to.is_integer() };
+            Self { from: finite(from)?, to: finite(to)?, are_whole: from.is_integer() && to.is_integer() };
         match bounds.from < bounds.to {
             true => Ok(bounds),
             false => Err(format!("{from} is not less than {to}")),

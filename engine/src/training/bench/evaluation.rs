@@ -69,7 +69,7 @@ pub fn bench_eval(
 ) -> Result<EvalBench, TrainError> {
     let (job, assignment) = RankAssignment::of(job, processes, 0)?;
     let job = &job;
-    let dataset = open_together(job, processes, &Stop::default(), observer)?;
+    let dataset = open_together(job, processes, &Stop::default(), None, observer)?;
     let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let samples = dataset.samples(Part::Eval);
     if samples == 0 {

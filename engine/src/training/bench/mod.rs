@@ -75,7 +75,7 @@ pub fn bench_train(
     options.trace.as_deref().map_or(Ok(()), |path| trace::TRACE.check(path))?;
     let (job, assignment) = RankAssignment::of(job, processes, 0)?;
     let job = &job;
-    let dataset = open_together(job, processes, &Stop::default(), observer)?;
+    let dataset = open_together(job, processes, &Stop::default(), None, observer)?;
     let model = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let (samples, batch_size) = (dataset.samples(Part::Train), u64::from(job.train.batch_size.get()));
     if samples < batch_size {

@@ -34,11 +34,12 @@ pub(super) use stream::train_options;
 /// [`TrainError::Data`]; [`TrainError::NotBegun`]; [`TrainError::Conflicts`] if the folder has a dataset that was
 /// made with other settings than the job's.
 pub fn open_or_generate(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
-    prepare(job, open_or_make(job, stop, observer)?)
+    prepare(job, open_or_make(job, stop, observer)?, None)
 }
 
-/// Applies what a job says about its samples: the validation set, further columns, and the policy for ids.
-fn prepare(job: &Job, dataset: Dataset) -> Result<Dataset, TrainError> {
+/// Applies what a job says about its samples: the validation set, further columns, and the policy for ids. Buckets are
+/// those of the columns `known`, if there are any.
+fn prepare(job: &Job, dataset: Dataset, known: Option<&Schema>) -> Result<Dataset, TrainError> {
     let dataset = dataset.with_validation(job.train.validation).map_err(|error| match error {
         rankine_base::Error::Setting { what, .. } | rankine_base::Error::Unsuitable { what, .. } => {
             conflict("train.validation", what)
@@ -46,7 +47,7 @@ fn prepare(job: &Job, dataset: Dataset) -> Result<Dataset, TrainError> {
         error => error.into(),
     })?;
     // Quantiles are those of the samples to train on.
-    let dataset = with_ids(job, with_features(job, dataset, None)?)?;
+    let dataset = with_ids(job, with_features(job, dataset, known)?)?;
     [Part::Train, Part::Validation, Part::Eval]
         .into_iter()
         .try_for_each(|part| check_weights(&dataset, part))?;
@@ -131,7 +132,7 @@ pub(super) fn open_existing(job: &Job) -> Result<Option<Dataset>, TrainError> {
 }
 
 /// The same for one of several processes, which must all open the same samples. The first one generates the dataset
-/// if needed, while the others wait.
+/// if needed, while the others wait. A run that is resumed has `known` columns, whose buckets it keeps.
 ///
 /// # Errors
 /// As [`open_or_generate`]; [`TrainError::Processes`]; [`TrainError::Disagreement`].
@@ -139,9 +140,11 @@ pub(super) fn open_together(
     job: &Job,
     processes: &ProcessGroup,
     stop: &Stop,
+    known: Option<&Schema>,
     observer: &mut dyn Observer,
 ) -> Result<Dataset, TrainError> {
-    let first = if processes.is_first() { Some(open_or_generate(job, stop, observer)?) } else { None };
+    let mut open = || prepare(job, open_or_make(job, stop, observer)?, known);
+    let first = if processes.is_first() { Some(open()?) } else { None };
     processes.wait("the dataset")?;
     let dir = job.data.folder();
     let dataset = match (first, dir) {
@@ -149,7 +152,7 @@ pub(super) fn open_together(
         (None, Some(dir)) if !Dataset::exists(dir) => {
             return Err(Disagreement::NoDataset(dir.to_owned()).into());
         }
-        (None, _) => open_or_generate(job, stop, observer)?,
+        (None, _) => open()?,
     };
     let manifest = dataset.manifest().map(serde_json::to_string_pretty).transpose();
     let counts = [Part::Train, Part::Eval].map(|part| format!("{part}: {} samples\n", dataset.samples(part)));
@@ -239,7 +242,7 @@ pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
             let format = raw.format()?;
             if job.data.raw_files().all(|path| path.exists()) {
                 let dataset = Dataset::raw(&format, &raw.train, &raw.eval)?;
-                return Ok(JobData::Dataset(Box::new(prepare(job, dataset)?)));
+                return Ok(JobData::Dataset(Box::new(prepare(job, dataset, None)?)));
             }
             format.record_bytes()?;
             return Ok(JobData::Shape(with_shape(job, format.schema(DenseDtype::F32))?));
@@ -247,7 +250,7 @@ pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
     };
     check_folder(dir, "a dataset")?;
     if Dataset::exists(dir) {
-        return Ok(JobData::Dataset(Box::new(prepare(job, Dataset::open(dir)?)?)));
+        return Ok(JobData::Dataset(Box::new(prepare(job, Dataset::open(dir)?, None)?)));
     }
     let schema = match (generate, shape) {
         (Some(settings), _) => {
@@ -289,7 +292,7 @@ pub(super) mod tests {
             in_group(2, |group| {
                 let (name, seed) = data[group.process().0];
                 let job = job(&place.path().join(name), seed);
-                let opened = open_together(&job, group, &Stop::default(), &mut ());
+                let opened = open_together(&job, group, &Stop::default(), None, &mut ());
                 opened.map(|dataset| dataset.samples(Part::Train)).map_err(|error| error.to_string())
             })
         };

@@ -33,13 +33,13 @@ use super::data::open_together;
 use super::error::TrainError;
 use super::eval_sets;
 use super::event::{Observer, RefitStage};
+use super::features::schema_of_run;
 use super::initial_model::InitialModel;
 use super::processes::RankAssignment;
 use super::resume::{self, StartingPoint, TrainingStart};
 use super::run_dir::RunDir;
 use super::start::Start;
 use super::summary::Summary;
-use super::with_features_of_run;
 use training_loop::TrainingLoop;
 
 pub use records::RunPhaseSeconds;
@@ -95,12 +95,11 @@ fn train_once(
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Option<PathBuf>), TrainError> {
     let prepared = Prepared::of(job, options)?;
-    let dataset = open_together(&prepared.job, prepared.processes(), &prepared.stop, observer)?;
+    let resumed = options.run_dir.filter(|_| options.start == Start::Resume);
+    let known = resumed.and_then(|run| schema_of_run(&prepared.job, run));
+    let dataset =
+        open_together(&prepared.job, prepared.processes(), &prepared.stop, known.as_ref(), observer)?;
     let dataset = if options.hides_eval { dataset.without_eval() } else { dataset };
-    let dataset = match options.run_dir {
-        Some(run) if options.start == Start::Resume => with_features_of_run(&prepared.job, dataset, run)?,
-        _ => dataset,
-    };
     let samples = RunSamples { dataset: &dataset, source: SampleSource::Dataset, refit };
     prepared.run(samples, options, observer, |training, batches| {
         batches.map_or(Ok(()), |batches| training.run(batches))

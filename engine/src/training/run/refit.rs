@@ -92,7 +92,7 @@ fn count_samples(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<TrainingPart, TrainError> {
-    let dataset = open_together(job, processes, stop, observer)?;
+    let dataset = open_together(job, processes, stop, None, observer)?;
     translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     Ok(TrainingPart::of(&dataset))
 }
