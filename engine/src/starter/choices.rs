@@ -1,9 +1,9 @@
-//! The settings that a starter job chooses, and what is known about each choice.
+//! The settings that a starter job chooses, and what trials found out about each choice.
 
 use std::collections::BTreeMap;
 
 /// The settings that a starter job chooses.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Choices {
     /// The kind of the model.
     pub(super) kind: String,
@@ -23,9 +23,11 @@ pub(super) struct Choices {
     pub(super) batch_size: u64,
     /// The number of passes, which is the length of the schedule.
     pub(super) epochs: u64,
-    /// What trials found out.
-    pub(super) notes: BTreeMap<Topic, Vec<String>>,
 }
+
+/// What trials found out about choices.
+#[derive(Debug, Default)]
+pub(super) struct Notes(BTreeMap<Topic, Vec<String>>);
 
 /// What a choice is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,22 +58,19 @@ impl Topic {
     ];
 }
 
-impl Choices {
+impl Notes {
     /// Adds a line about a choice.
-    pub(super) fn add_note(&mut self, topic: Topic, note: String) {
-        self.notes.entry(topic).or_default().push(note);
+    pub(super) fn add(&mut self, topic: Topic, line: String) {
+        self.0.entry(topic).or_default().push(line);
     }
 
-    pub(super) fn notes(&self, topic: Topic) -> impl Iterator<Item = &str> {
-        self.notes.get(&topic).into_iter().flatten().map(String::as_str)
+    /// Returns the lines about a choice.
+    pub(super) fn about(&self, topic: Topic) -> impl Iterator<Item = &str> {
+        self.0.get(&topic).into_iter().flatten().map(String::as_str)
     }
+}
 
-    /// What trials found out about these settings does not count.
-    pub(super) fn are_same(&self, other: &Self) -> bool {
-        let topics = Topic::ALL.into_iter();
-        topics.clone().map(|topic| self.value(topic)).eq(topics.map(|topic| other.value(topic)))
-    }
-
+impl Choices {
     /// The value that a topic is about.
     pub(super) fn value(&self, topic: Topic) -> String {
         match topic {

@@ -7,7 +7,6 @@
 mod choices;
 mod trials;
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +18,7 @@ use rankine_reader::{Dataset, Part, Schema};
 
 use crate::training::translate;
 use crate::tuning::TuneError;
-use choices::{Choices, Topic};
+use choices::{Choices, Notes, Topic};
 
 pub use trials::{StarterTrial, TrialOptions};
 
@@ -89,24 +88,27 @@ struct Starter<'a> {
 }
 
 /// The text in progress. Remarks are aligned in a column.
-struct Lines(String);
+struct Lines<'a> {
+    text: String,
+    notes: &'a Notes,
+}
 
-impl Lines {
+impl Lines<'_> {
     const REMARK_COLUMN: usize = 32;
 
     fn line(&mut self, line: &str) {
-        self.0 += line;
-        self.0.push('\n');
+        self.text += line;
+        self.text.push('\n');
     }
 
     fn remarked(&mut self, line: &str, remark: &str) {
-        writeln!(self.0, "{line:width$}# {remark}", width = Self::REMARK_COLUMN)
+        writeln!(self.text, "{line:width$}# {remark}", width = Self::REMARK_COLUMN)
             .expect("a string takes whatever is written");
     }
 
     /// What trials found out about a choice.
-    fn note(&mut self, choices: &Choices, topic: Topic) {
-        choices.notes(topic).for_each(|note| self.line(&format!("# {note}")));
+    fn note(&mut self, topic: Topic) {
+        self.notes.about(topic).for_each(|note| self.line(&format!("# {note}")));
     }
 
     /// A table's header, after an empty line.
@@ -155,7 +157,6 @@ impl<'a> Starter<'a> {
                 2_000_000..20_000_000 => 2,
                 _ => 1,
             },
-            notes: BTreeMap::new(),
         };
         // Half of the memory is left to other programs.
         let bytes_max = system::memory().map_or(u64::MAX, |memory| memory.usable_bytes() / 2);
@@ -210,8 +211,13 @@ impl<'a> Starter<'a> {
     }
 
     fn text(&self, choices: &Choices) -> String {
-        let mut out = Lines(String::new());
-        self.begin(&mut out, choices);
+        self.noted_text(choices, &Notes::default())
+    }
+
+    /// The text with what trials found out.
+    fn noted_text(&self, choices: &Choices, notes: &Notes) -> String {
+        let mut out = Lines { text: String::new(), notes };
+        self.begin(&mut out);
         self.data(&mut out);
         self.model(&mut out, choices);
         self.features(&mut out, choices);
@@ -219,10 +225,10 @@ impl<'a> Starter<'a> {
         self.heads(&mut out);
         self.optimizers(&mut out, choices);
         self.train(&mut out, choices);
-        out.0
+        out.text
     }
 
-    fn begin(&self, out: &mut Lines, choices: &Choices) {
+    fn begin(&self, out: &mut Lines<'_>) {
         let Schema { dense, categorical, .. } = self.schema;
         let rows: u64 = categorical.iter().map(|column| column.rows).sum();
         out.line(&format!(
@@ -234,7 +240,8 @@ impl<'a> Starter<'a> {
             dense.len(),
             categorical.len()
         ));
-        if choices.notes.values().flatten().any(|note| note.starts_with("AUC")) {
+        if Topic::ALL.into_iter().flat_map(|topic| out.notes.about(topic)).any(|note| note.starts_with("AUC"))
+        {
             out.line(
                 "# Short training runs compared some settings by their AUC on the validation set.\n\
                  # `rankine tune` searches further.",
@@ -243,7 +250,7 @@ impl<'a> Starter<'a> {
         out.line(&format!("name = {}\nseed = 1", quoted(&self.name())));
     }
 
-    fn data(&self, out: &mut Lines) {
+    fn data(&self, out: &mut Lines<'_>) {
         match self.data {
             StarterData::Folder(dir) => {
                 out.table("[data]");
@@ -262,7 +269,7 @@ impl<'a> Starter<'a> {
         }
     }
 
-    fn model(&self, out: &mut Lines, choices: &Choices) {
+    fn model(&self, out: &mut Lines<'_>, choices: &Choices) {
         let (kind, dim) = (choices.kind.as_str(), choices.dim);
         let (width, half) = (choices.width, choices.width / 2);
         let (hidden, top_mlp) = (
@@ -274,9 +281,9 @@ impl<'a> Starter<'a> {
         let own = kind_named(kind);
         let others = Model::KINDS.iter().map(|other| other.name).filter(|other| *other != kind);
         out.table("[model]");
-        out.note(choices, Topic::Kind);
+        out.note(Topic::Kind);
         out.remarked(&format!("kind = \"{kind}\""), &format!("or {}", others.collect::<Vec<_>>().join(", ")));
-        out.note(choices, Topic::Dim);
+        out.note(Topic::Dim);
         out.line(&format!("embedding_dim = {dim}"));
         match kind {
             _ if !has_dense => (),
@@ -294,25 +301,25 @@ impl<'a> Starter<'a> {
             out.line("cross_layers = 3");
             out.remarked(&format!("cross_rank = {rank}"), "without it the matrices are full");
         }
-        out.note(choices, Topic::Width);
+        out.note(Topic::Width);
         out.remarked(&format!("top_mlp = {top_mlp}"), "the last layer, to the logits, is implied");
     }
 
     /// Buckets of the dense columns.
-    fn features(&self, out: &mut Lines, choices: &Choices) {
+    fn features(&self, out: &mut Lines<'_>, choices: &Choices) {
         if self.schema.dense.is_empty() {
             return;
         }
         let (mark, buckets) = if choices.buckets > 0 { ("", choices.buckets) } else { ("# ", BUCKETS) };
         out.line("");
-        out.note(choices, Topic::Buckets);
+        out.note(Topic::Buckets);
         out.remarked(&format!("{mark}[[feature]]"), "an embedding for each bucket of numbers as well");
         out.remarked(&format!("{mark}column = \"*\""), "of all dense columns");
         out.line(&format!("{mark}buckets = {buckets}"));
     }
 
     /// Columns that share a vocabulary may share a table.
-    fn tables(&self, out: &mut Lines) {
+    fn tables(&self, out: &mut Lines<'_>) {
         let columns = &self.schema.categorical;
         for owner in columns {
             let shares = |column: &&Categorical| {
@@ -328,7 +335,7 @@ impl<'a> Starter<'a> {
         }
     }
 
-    fn heads(&self, out: &mut Lines) {
+    fn heads(&self, out: &mut Lines<'_>) {
         let labels: Vec<_> = self.schema.labels.iter().map(|label| quoted(&label.name).to_string()).collect();
         if labels.len() > 1 {
             out.line("");
@@ -340,7 +347,7 @@ impl<'a> Starter<'a> {
         }
     }
 
-    fn optimizers(&self, out: &mut Lines, choices: &Choices) {
+    fn optimizers(&self, out: &mut Lines<'_>, choices: &Choices) {
         let others = |own: &[&str]| {
             let others: Vec<_> = own.iter().filter(|kind| **kind != choices.optimizer).copied().collect();
             format!("or {}", others.join(", "))
@@ -348,16 +355,16 @@ impl<'a> Starter<'a> {
         let (kind, rate) =
             (format!("kind = \"{}\"", choices.optimizer), format!("learning_rate = {}", choices.rate));
         out.table("[optimizer.dense]");
-        out.note(choices, Topic::Optimizer);
+        out.note(Topic::Optimizer);
         out.remarked(&kind, &others(&["adagrad", "sgd", "momentum", "adam", "ftrl"]));
-        out.note(choices, Topic::Rate);
+        out.note(Topic::Rate);
         out.line(&rate);
         out.remarked("# weight_decay = 1e-6", "every kind has this key");
         out.table("[optimizer.sparse]");
         let rowwise = "rowwise-adagrad (little memory)";
         out.remarked(&kind, &others(&["adagrad", "sgd", "momentum", rowwise, "adam", "ftrl"]));
         out.line(&rate);
-        out.note(choices, Topic::Decay);
+        out.note(Topic::Decay);
         let (mark, decay) = if choices.decay > 0.0 { ("", choices.decay) } else { ("# ", 1e-3) };
         out.remarked(
             &format!("{mark}weight_decay = {decay:?}"),
@@ -375,7 +382,7 @@ impl<'a> Starter<'a> {
         self.schedule(out, choices);
     }
 
-    fn schedule(&self, out: &mut Lines, choices: &Choices) {
+    fn schedule(&self, out: &mut Lines<'_>, choices: &Choices) {
         // Of the training that finds the number of steps; that on all samples has them in proportion.
         let steps = self.steps(choices) * choices.epochs;
         let warmup = steps.div_ceil(20);
@@ -391,15 +398,15 @@ impl<'a> Starter<'a> {
         self.searched_samples().div_ceil(choices.batch_size).max(1)
     }
 
-    fn train(&self, out: &mut Lines, choices: &Choices) {
+    fn train(&self, out: &mut Lines<'_>, choices: &Choices) {
         let percent = self.held_out_percent();
         out.table("[train]");
-        out.note(choices, Topic::BatchSize);
+        out.note(Topic::BatchSize);
         out.remarked(
             &format!("batch_size = {}", choices.batch_size),
             &format!("{} steps per epoch", self.steps(choices)),
         );
-        out.note(choices, Topic::Epochs);
+        out.note(Topic::Epochs);
         out.line(&format!("epochs = {}", choices.epochs));
         out.remarked("# max_steps = 100", "ends the training, whatever the epochs");
         if percent == 0 {
@@ -408,8 +415,8 @@ impl<'a> Starter<'a> {
             let share = percent as f64 / 100.0;
             out.remarked(&format!("validation = \"last:{share}\""), "held out of the training part");
             out.table("[train.early_stopping]");
-            // Evaluating samples takes about 0.8 of the time of training on them, and the best model is evaluated once
-            // more at the end: a tenth of the time in all.
+            // The first evaluation, which reads its samples, takes at most as long as training on them, later ones a
+            // third of it; the best model is evaluated once more at the end: a tenth of the time in all.
             let every_min = (10.0 * share / (1.0 - share)).max(choices.epochs as f64 / 8.0);
             let every = [0.1, 0.25, 0.5].into_iter().find(|&every| every >= every_min);
             let patience = if every.is_none() { 3 } else { 5 };

@@ -12,7 +12,7 @@ use rankine_job::Job;
 use rankine_reader::Split;
 use rankine_reader::buckets::BUCKETS_MAX;
 
-use super::choices::{Choices, Topic};
+use super::choices::{Choices, Notes, Topic};
 use super::{Starter, StarterJob};
 use crate::tuning::{Comparison, Evaluation, TuneError, compare, trials_at_once};
 
@@ -60,20 +60,21 @@ const GAIN_MIN: f64 = 0.004;
 /// As [`compare`].
 pub(super) fn run(
     starter: &Starter<'_>,
-    mut choices: Choices,
+    choices: Choices,
     is_kind_fixed: bool,
     options: TrialOptions<'_>,
 ) -> Result<StarterJob, TuneError> {
     let bytes = starter.table_bytes(&starter.text(&choices));
     if starter.train_samples < SAMPLES_MIN || bytes.is_none_or(|bytes| bytes > TABLE_BYTES_MAX) {
         let why = if starter.train_samples < SAMPLES_MIN { "too few samples" } else { "tables too large" };
-        choices.add_note(Topic::Kind, format!("There were no trials: {why} for short ones."));
-        return Ok(StarterJob { text: starter.text(&choices), auc: None, trials: 0 });
+        let mut notes = Notes::default();
+        notes.add(Topic::Kind, format!("There were no trials: {why} for short ones."));
+        return Ok(StarterJob { text: starter.noted_text(&choices, &notes), auc: None, trials: 0 });
     }
     let deadline = Instant::now() + options.budget;
     let mut trials = Trials { starter, options, deadline, samples: MEASURED_SAMPLES, done: 0 };
-    trials.measure(&mut choices)?;
-    let mut search = Search { choices, best: None, tried: Vec::new() };
+    let choices = trials.measure(choices)?;
+    let mut search = Search { choices, notes: Notes::default(), best: None, tried: Vec::new() };
     // Once all settings were compared, those that were compared first meet the best values of the others.
     loop {
         let before = search.choices.clone();
@@ -87,12 +88,13 @@ pub(super) fn run(
             let others = alternatives(starter, topic, &search.choices, is_kind_fixed);
             search.choose(&mut trials, topic, others)?;
         }
-        if trials.are_over() || search.choices.are_same(&before) {
+        if trials.are_over() || search.choices == before {
             break;
         }
     }
-    let Search { choices, best, .. } = search;
-    Ok(StarterJob { text: starter.text(&choices), auc: best.map(|best| best.value), trials: trials.done })
+    let Search { choices, notes, best, .. } = search;
+    let text = starter.noted_text(&choices, &notes);
+    Ok(StarterJob { text, auc: best.map(|best| best.value), trials: trials.done })
 }
 
 /// Other values of a setting.
@@ -155,6 +157,7 @@ where
 /// The best settings so far.
 struct Search {
     choices: Choices,
+    notes: Notes,
     /// Their evaluation.
     best: Option<Evaluation>,
     /// All settings that were tried, and what was found.
@@ -170,7 +173,7 @@ impl Search {
         others: Vec<Choices>,
     ) -> Result<(), TuneError> {
         let own = self.best.is_none().then(|| self.choices.clone());
-        let is_new = |other: &Choices| !self.tried.iter().any(|(tried, _)| tried.are_same(other));
+        let is_new = |other: &Choices| !self.tried.iter().any(|(tried, _)| tried == other);
         let new: Vec<_> = own.into_iter().chain(others).filter(is_new).collect();
         let found = trials.run(topic, &new)?;
         let said = |choices: &Choices, found: Option<Evaluation>| {
@@ -190,13 +193,13 @@ impl Search {
                 self.best.is_none_or(|best| found.value > best.value + GAIN_MIN * (1.0 - best.value))
             };
             if let Some(found) = found.filter(gains) {
-                self.choices = Choices { notes: std::mem::take(&mut self.choices.notes), ..other.clone() };
+                self.choices = other.clone();
                 self.best = Some(found);
             }
             self.tried.push((other, found));
         }
         if words.len() > 1 {
-            self.choices.add_note(topic, format!("AUC: {}", words.join(", ")));
+            self.notes.add(topic, format!("AUC: {}", words.join(", ")));
         }
         Ok(())
     }
@@ -223,11 +226,11 @@ impl Trials<'_> {
         self.samples < self.starter.searched_samples()
     }
 
-    /// Measures how many samples a trial may have, and sets the number of epochs: a dataset that is too large to be
-    /// seen several times in a trial is not seen more often afterwards.
-    fn measure(&mut self, choices: &mut Choices) -> Result<(), TuneError> {
+    /// Measures how many samples a trial may have, and returns the choices with the number of epochs: a dataset that
+    /// is too large to be seen several times in a trial is not seen more often afterwards.
+    fn measure(&mut self, choices: Choices) -> Result<Choices, TuneError> {
         let searched = self.starter.searched_samples();
-        let job = self.job(choices)?;
+        let job = self.job(&choices)?;
         let TrialOptions { dir, stop, budget, .. } = self.options;
         let mut samples = MEASURED_SAMPLES.min(searched);
         // What does not grow with the samples is to count little.
@@ -242,11 +245,11 @@ impl Trials<'_> {
             }
             samples = (4 * samples).min(searched);
         };
-        let bytes = self.starter.table_bytes(&self.starter.text(choices)).unwrap_or(0);
+        let bytes = self.starter.table_bytes(&self.starter.text(&choices)).unwrap_or(0);
         let fit = per_second * trials_at_once(&job, bytes) as f64 * budget.as_secs_f64() / TRIALS;
         self.samples = (fit as u64).clamp(MEASURED_SAMPLES.min(searched), choices.epochs * searched);
-        choices.epochs = (self.samples / searched).clamp(1, choices.epochs);
-        Ok(())
+        let epochs = (self.samples / searched).clamp(1, choices.epochs);
+        Ok(Choices { epochs, ..choices })
     }
 
     /// The job of a trial. If there are few samples, it holds out more of them than the job does afterwards: a small
@@ -307,7 +310,7 @@ mod tests {
                 let mut choices = start.clone();
                 for _ in 0..12 {
                     let others = alternatives(&starter, topic, &choices, false);
-                    assert!(!others.iter().any(|other| other.are_same(&choices)), "{topic:?}: {choices:?}");
+                    assert!(!others.contains(&choices), "{topic:?}: {choices:?}");
                     for other in &others {
                         let job = Job::from_toml("starter", &starter.text(other), &[] as &[&str]);
                         job.unwrap_or_else(|error| panic!("{topic:?}: {error}"));
