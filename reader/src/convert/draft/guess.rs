@@ -10,8 +10,8 @@ use crate::convert::text::number;
 const VALUES_MIN: u64 = 20;
 /// A column with at least this share of distinct values names rows.
 const DISTINCT_SHARE: f64 = 0.95;
-/// Up to this many distinct whole numbers are codes.
-const CODES_MAX: u64 = 32;
+/// Fewer distinct whole numbers are quantities or codes; with buckets, each of them has its own embedding.
+const NUMBERED_MIN: u64 = 100;
 /// A larger skewness suggests a logarithm, or counts.
 const SKEWNESS_MAX: f64 = 1.0;
 /// Exact vocabularies of more distinct values have a minimum count.
@@ -24,39 +24,8 @@ const HASH_ROWS: u64 = 1_000_000;
 /// Seconds since 1970 in 1992 and 2039.
 const SECONDS: [f64; 2] = [7e8, 2.2e9];
 
-/// Last words of the names of things that rows refer to again and again, however many there are.
-const ENTITIES: [&str; 20] = [
-    "user",
-    "item",
-    "film",
-    "movie",
-    "book",
-    "song",
-    "artist",
-    "ad",
-    "campaign",
-    "advertiser",
-    "publisher",
-    "product",
-    "device",
-    "site",
-    "domain",
-    "app",
-    "customer",
-    "visitor",
-    "author",
-    "query",
-];
-/// Words of names of codes.
-const CODES: [&str; 19] = [
-    "id", "code", "zip", "postcode", "category", "type", "kind", "class", "group", "genre", "brand", "city",
-    "country", "region", "hour", "weekday", "day", "month", "version",
-];
-/// Words of names of quantities.
-const QUANTITIES: [&str; 19] = [
-    "age", "price", "cost", "count", "num", "number", "amount", "quantity", "score", "rate", "ratio", "ctr",
-    "duration", "length", "size", "total", "sum", "budget", "distance",
-];
+/// Last words of the names of whole numbers that name something.
+const IDENTIFIERS: [&str; 4] = ["id", "code", "zip", "postcode"];
 
 /// What becomes of a raw column.
 #[derive(Debug, PartialEq, Eq)]
@@ -83,36 +52,6 @@ impl Guess {
 
     fn categorical(vocabulary: String, separator: Option<&'static str>, why: String) -> Self {
         Self { section: Section::Categorical { vocabulary, separator }, why }
-    }
-}
-
-/// What the name of a column suggests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hint {
-    Entity,
-    Code,
-    Quantity,
-}
-
-impl Hint {
-    /// Returns what the last telling word of a name suggests; `user_id` is an entity, although `id` alone is not.
-    fn of(name: &str) -> Option<Self> {
-        let words = words(name);
-        let meaning = |word: &String| {
-            let is = |list: &[&str]| list.contains(&word.as_str());
-            match () {
-                () if is(&ENTITIES) => Some(Self::Entity),
-                () if is(&CODES) => Some(Self::Code),
-                () if is(&QUANTITIES) => Some(Self::Quantity),
-                () => None,
-            }
-        };
-        match &words[..] {
-            [.., before, last] if last == "id" => {
-                meaning(before).filter(|&hint| hint == Self::Entity).or(Some(Self::Code))
-            }
-            words => words.iter().rev().find_map(meaning),
-        }
     }
 }
 
@@ -177,20 +116,20 @@ fn numbers(column: &Observed) -> Guess {
             false => dense(column, &spread),
         };
     }
-    let hint = Hint::of(&column.column.name);
+    let is_identifier =
+        words(&column.column.name).last().is_some_and(|word| IDENTIFIERS.contains(&word.as_str()));
     let within = |unit: f64| least > SECONDS[0] * unit && most < SECONDS[1] * unit;
-    if hint.is_none() && distinct_values > CODES_MAX && (within(1.0) || within(1000.0)) {
+    if !is_identifier && distinct_values > 2 && (within(1.0) || within(1000.0)) {
         return time("seconds or milliseconds since 1970");
     }
     let filled = distinct_values as f64 / (most - least + 1.0);
     let numbers_rows = column.numbers.windows(2).all(|pair| pair[0] < pair[1]) || filled >= DISTINCT_SHARE;
-    if hint == Some(Hint::Entity) || hint == Some(Hint::Code) || is_unique(column) && numbers_rows {
-        return category(column, distinct(column));
-    }
-    let codes = distinct_values <= CODES_MAX || filled >= 0.5 && values >= 2 * distinct_values;
-    let even = least >= 0.0 && spread.skewness.abs() < SKEWNESS_MAX;
-    match hint != Some(Hint::Quantity) && (distinct_values <= 2 || codes && even) {
-        true => category(column, format!("{}, whole numbers like codes, not quantities", distinct(column))),
+    // Such as users and items that are numbered.
+    let numbered = filled >= 0.5
+        && (NUMBERED_MIN..=values / 2).contains(&distinct_values)
+        && spread.skewness.abs() < SKEWNESS_MAX;
+    match is_identifier || numbered || is_unique(column) && numbers_rows {
+        true => category(column, format!("{}, whole numbers like identifiers", distinct(column))),
         false => dense(column, &spread),
     }
 }
@@ -274,7 +213,7 @@ fn bags(column: &Observed, separator: Option<&'static str>) -> Guess {
 
 /// Guesses what becomes of a column of categories, described by `what`.
 fn category(column: &Observed, mut what: String) -> Guess {
-    if is_unique(column) && Hint::of(&column.column.name) != Some(Hint::Entity) {
+    if is_unique(column) {
         let share = share(column.distinct(), column.values());
         return Guess::left_out(format!("{share} of values distinct: probably an identifier of rows"));
     }
@@ -286,10 +225,7 @@ fn category(column: &Observed, mut what: String) -> Guess {
         what +=
             &format!("; {} are numbers: for a dense column, empty the fields {word}", share(numbers, values));
     }
-    let vocabulary = match is_unique(column) {
-        true => hash(),
-        false => vocabulary(column.distinct(), values),
-    };
+    let vocabulary = vocabulary(column.distinct(), values);
     if vocabulary == hash() {
         what += "; a hash bounds the table, and some categories share a row";
     } else if column.distinct() > EVERY_CATEGORY_MAX && column.once() > 0 {
@@ -355,10 +291,11 @@ mod tests {
         check("x", |n| format!("{}", 1.5 * (n % 7) as f64), "dense \"standardize\"");
         check("x", |n| format!("{}", (n % 10 * (n % 10)).pow(3)), log);
         check("price", |n| (n % 9).to_string(), "dense \"standardize\"");
-        check("hour", |n| (n % 24).to_string(), all);
-        check("x", |n| (n % 24).to_string(), all);
+        check("hour", |n| (n % 24).to_string(), "dense \"standardize\"");
+        check("hour_id", |n| (n % 24).to_string(), all);
         check("x", |n| (n * 7 % 300).to_string(), frequent);
-        check("user_id", |n| (n * n * 7).to_string(), "categorical { kind = \"hash\", rows = 1000000 }");
+        check("x", |n| (n % 99).to_string(), "dense \"standardize\"");
+        check("x", |n| (3 * n * 7 % 915).to_string(), "dense \"standardize\"");
         check("id", |n| (n * n * 7).to_string(), "left out");
         check("x", |n| n.to_string(), "left out");
         check("salary", |n| (n * 7919 % 100_003).to_string(), "dense \"standardize\"");
@@ -372,7 +309,6 @@ mod tests {
         check("list", |n| format!("[1, {n}]"), "left out");
         check("x", |_| "same".into(), "left out");
         check("x", |_| String::new(), "left out");
-        check("flag", |n| (n % 2).to_string(), all);
         let large = |n: u64| (12_345_678_901_234_567_890 + n % 50).to_string();
         check("x", large, all);
     }
@@ -385,7 +321,8 @@ mod tests {
         let unique = (0..100).map(|n| format!("r{}", n % 97));
         let Guess { why, .. } = guessed("x", RawType::Any, unique);
         assert_eq!(why, "97% of values distinct: probably an identifier of rows");
-        let Guess { section, .. } = guessed("user", RawType::Text, (0..60_000).map(|n| format!("u{n}")));
+        let Guess { section, .. } =
+            guessed("user", RawType::Text, (0..120_000).map(|n| format!("u{}", n / 2)));
         let vocabulary = "{ kind = \"hash\", rows = 1000000 }".to_owned();
         assert_eq!(section, Section::Categorical { vocabulary, separator: None });
         let Guess { section, .. } = guessed("is_new", RawType::Number, ["true", "false", ""].map(Into::into));
@@ -396,10 +333,7 @@ mod tests {
     fn names_consist_of_words() {
         for name in ["user_id", "userId", "User ID", "user.id"] {
             assert_eq!(words(name), ["user", "id"], "{name}");
-            assert_eq!(Hint::of(name), Some(Hint::Entity));
         }
-        assert_eq!(Hint::of("user_age"), Some(Hint::Quantity));
-        assert_eq!(Hint::of("hour_of_event"), Some(Hint::Code));
-        assert_eq!(Hint::of("I1"), None);
+        assert_eq!(words("I1"), ["i1"]);
     }
 }

@@ -7,48 +7,10 @@ use crate::convert::draft::guess::words;
 use crate::convert::rows::raw_type::RawType;
 
 /// Names of labels, the likeliest first, without words such as `is`.
-const NAMES: [&str; 23] = [
-    "label",
-    "target",
-    "click",
-    "clicked",
-    "y",
-    "conversion",
-    "converted",
-    "purchase",
-    "purchased",
-    "buy",
-    "bought",
-    "install",
-    "installed",
-    "like",
-    "liked",
-    "response",
-    "outcome",
-    "class",
-    "positive",
-    "rating",
-    "ratings",
-    "stars",
-    "labels",
-];
+const NAMES: &str = "label target click clicked y conversion converted purchase purchased buy bought install installed \
+                     like liked response outcome class positive rating ratings stars labels";
 /// Texts that count as 1.
-const POSITIVE: [&str; 14] = [
-    "1",
-    "true",
-    "t",
-    "yes",
-    "y",
-    "click",
-    "clicked",
-    "buy",
-    "bought",
-    "purchase",
-    "purchased",
-    "positive",
-    "pos",
-    "like",
-];
+const POSITIVE: &str = "1 true t yes y click clicked buy bought purchase purchased positive pos like";
 /// Numbers from the first one on that at most this share of rows reaches count as 1.
 const POSITIVES_SHARE: f64 = 0.6;
 
@@ -94,7 +56,7 @@ fn rank(column: &Observed) -> Option<usize> {
     let mut words = words(&column.column.name);
     words.retain(|word| !["is", "has", "was", "did"].contains(&word.as_str()));
     let [word] = &words[..] else { return None };
-    NAMES.iter().position(|name| name == word)
+    NAMES.split(' ').position(|name| name == word)
 }
 
 fn by_name(columns: &[Observed]) -> Option<usize> {
@@ -133,7 +95,7 @@ fn rule(column: &Observed) -> (Option<String>, String) {
 
 fn text_rule(column: &Observed) -> (Option<String>, String) {
     let frequent = column.frequent();
-    let positive = |text: &[u8]| POSITIVE.contains(&String::from_utf8_lossy(text).to_lowercase().as_str());
+    let positive = |text: &[u8]| POSITIVE.split(' ').any(|word| text.eq_ignore_ascii_case(word.as_bytes()));
     let found = frequent.iter().find(|(text, _)| positive(text)).or(match frequent.len() {
         2 => frequent.last(),
         _ => frequent.first(),
