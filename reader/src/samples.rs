@@ -121,6 +121,15 @@ impl Samples {
         }
     }
 
+    /// Returns the bytes that the samples take.
+    pub fn bytes(&self) -> usize {
+        let of_bags = |bags: &Bags| size_of_val(&*bags.offsets) + size_of_val(&*bags.ids);
+        self.labels.iter().map(|labels| size_of_val(&**labels)).sum::<usize>()
+            + size_of_val(&*self.weights)
+            + size_of_val(&*self.dense)
+            + self.categorical.iter().map(of_bags).sum::<usize>()
+    }
+
     /// Copies a range of the samples.
     pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
         let mut slice = Self {

@@ -187,6 +187,28 @@ fn the_last_step_is_evaluated_once() {
     }
 }
 
+#[test]
+fn only_the_first_evaluation_of_a_part_reads() {
+    let runs = Runs::new();
+    let sets = ["train.epochs=2", "train.validation=last:0.3", "eval.every_steps=5", "eval.batch_size=100"];
+    let mut read = Vec::new();
+    let record = |event: &Event<'_>| match event {
+        Event::Evaluating { samples, total, bytes_read } if samples == total => {
+            read.push((*total, *bytes_read));
+        }
+        _ => {}
+    };
+    let (seen, trained) = runs.try_train("run", &sets, TrainOptions::default(), record);
+    trained.unwrap();
+    let (part, bytes): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+    // Steps 5, 10 and 15 of 16, and the end, where the evaluation part follows.
+    assert_eq!(part, [300, 300, 300, 300, EVAL_SAMPLES]);
+    assert!(bytes[0] > 0 && bytes[1..4] == [0; 3] && bytes[4] > 0, "{bytes:?}");
+    // Samples that stayed in memory are scored as those that are read.
+    let last = run(["eval", "--run", &runs.place.word("run"), "--json"]).with(SUCCESS).json();
+    assert_eq!(last["auc"], seen.evaluations.last().unwrap().1);
+}
+
 /// Both learning rates are the job's, times the schedule's factor, at each step.
 #[test]
 fn rates_follow_the_schedule() {

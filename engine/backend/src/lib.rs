@@ -14,6 +14,7 @@ mod error;
 mod memory;
 mod profile;
 mod report;
+mod resident;
 mod scorer;
 
 pub use backend::{Backend, RankVisit};
@@ -22,4 +23,5 @@ pub use error::{BackendError, Cause};
 pub use memory::{DeviceMemory, MemoryPart};
 pub use profile::{Ceilings, MeasuredPhase, Profile, TraceEvent};
 pub use report::{ExchangedBytes, LookUpCount, PhaseRun, ReportDetails};
-pub use scorer::{Scorer, ScoringProgress};
+pub use resident::ResidentPart;
+pub use scorer::{Scorer, ScoringProgress, judge_on_cpu};

@@ -4,9 +4,11 @@ use rankine_base::StopCause;
 use rankine_engine_cpu::CpuModel;
 use rankine_model::evaluation::{Evaluation, HeadMetrics};
 use rankine_reader::dataset::DatasetPart;
-use rankine_reader::stream::{BatchStream, StreamOptions};
+use rankine_reader::stream::{self, StreamOptions};
 
+use super::batches::Batch;
 use super::error::BackendError;
+use super::resident::ResidentPart;
 
 /// The progress of an evaluation, after each batch.
 #[derive(Debug, Clone, Copy)]
@@ -41,24 +43,53 @@ impl Scorer for CpuModel {
         options: &StreamOptions,
         progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
     ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
-        let mut evaluation = Evaluation::new(&self.spec().heads);
-        let mut logits = Vec::new();
-        let mut batches = BatchStream::open(part, options)?;
-        while let Some(batch) = batches.next().transpose()? {
-            let samples = &batch.samples;
-            logits.clear();
-            self.logits(samples, &mut logits);
-            if logits.iter().any(|logit| logit.is_nan()) {
-                return Ok(None);
-            }
-            evaluation.add(samples, &logits);
-            let progressed = progress(ScoringProgress {
-                samples: evaluation.samples(),
-                bytes_read: batches.bytes().get(),
-                out_of_range: &batch.out_of_range,
-            });
-            progressed.map_err(BackendError::Stopped)?;
-        }
-        Ok(Some(evaluation.metrics()))
+        judge_on_cpu(self, &mut ResidentPart::default(), 0, part, options, progress)
     }
+}
+
+/// As [`Scorer::judge`], with the part that was scored last. The part stays resident if its samples take at most
+/// `resident_bytes`.
+///
+/// # Errors
+/// As [`Scorer::judge`].
+pub fn judge_on_cpu(
+    model: &mut CpuModel,
+    resident: &mut ResidentPart,
+    mut resident_bytes: usize,
+    part: DatasetPart,
+    options: &StreamOptions,
+    progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
+) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
+    let mut evaluation = Evaluation::new(&model.spec().heads);
+    let (mut logits, mut has_nan) = (Vec::new(), false);
+    resident.keep_only(&part, options.batch_size);
+    let stays = |batch: &Batch| {
+        let left = resident_bytes.checked_sub(unpacked(batch).samples.bytes());
+        resident_bytes = left.unwrap_or(0);
+        left.is_some()
+    };
+    resident.score(
+        || Batch::unpacked(part, options),
+        stays,
+        |batch, bytes_read| {
+            let batch = unpacked(batch);
+            logits.clear();
+            // After a score that is not a number, the others do not matter.
+            if !has_nan {
+                model.logits(&batch.samples, &mut logits);
+                has_nan = logits.iter().any(|logit| logit.is_nan());
+            }
+            if !has_nan {
+                evaluation.add(&batch.samples, &logits);
+            }
+            let (samples, out_of_range) = (evaluation.samples(), batch.out_of_range.as_slice());
+            progress(ScoringProgress { samples, bytes_read, out_of_range }).map_err(BackendError::Stopped)
+        },
+    )?;
+    Ok((!has_nan).then(|| evaluation.metrics()))
+}
+
+fn unpacked(batch: &Batch) -> &stream::Batch {
+    let Batch::Unpacked(batch) = batch else { unreachable!("the batches were opened for the CPU") };
+    batch
 }

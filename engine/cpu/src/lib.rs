@@ -21,9 +21,11 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod tiles;
 mod verdict;
 
 pub use memory::{scoring_bytes, step_bytes};
 pub use model::CpuModel;
 pub use ranks::Sharding;
-pub use scoring::{ScoringBuffers, ScoringModel};
+pub use scoring::ScoringModel;
+pub use tiles::ScoringBuffers;

@@ -5,21 +5,27 @@ use rankine_cpu::Operand;
 use rankine_model::{MlpSpec, ModelSpec};
 
 use super::interaction::{InteractionPart, floats};
-use super::replica::{ROUND_TILES_PER_THREAD, tile_samples};
+use super::replica::ROUND_TILES_PER_THREAD;
+use super::tiles::tile_samples;
 
 /// Returns the bytes of the buffers of a step on `samples` samples that `threads` threads of one rank compute, and of
-/// an evaluation in batches of `scored` samples, which uses the same tiles. Routes of rows to their updates, which grow
-/// with the ids, are not included.
+/// an evaluation in batches of `scored` samples. Routes of rows to their updates, which grow with the ids, are not
+/// included.
 pub fn step_bytes(spec: &ModelSpec, samples: usize, scored: usize, threads: usize) -> u64 {
-    let tiles = scoring_bytes(spec, samples, threads).max(scoring_bytes(spec, scored, threads));
-    tiles.saturating_add(floats(samples, spec.vector_elements() + spec.heads.len()))
+    let tiles = tiles_bytes(spec, samples, threads.saturating_mul(ROUND_TILES_PER_THREAD));
+    let of_samples = floats(samples, spec.vector_elements() + spec.heads.len());
+    tiles.saturating_add(of_samples).saturating_add(scoring_bytes(spec, scored, threads))
 }
 
-/// Returns the bytes of the tiles into which a batch of `samples` samples is divided, as many as there are at a time.
+/// Returns the bytes of the buffers of an evaluation in batches of `samples` samples.
 pub fn scoring_bytes(spec: &ModelSpec, samples: usize, threads: usize) -> u64 {
+    tiles_bytes(spec, samples, threads)
+}
+
+/// Returns the bytes of the tiles into which a batch of `samples` samples is divided, at most so many at a time.
+fn tiles_bytes(spec: &ModelSpec, samples: usize, most: usize) -> u64 {
     let of_tile = tile_samples(samples).min(samples).max(1);
-    let tiles = samples.div_ceil(of_tile).min(threads.saturating_mul(ROUND_TILES_PER_THREAD));
-    (tiles as u64).saturating_mul(tile_bytes(spec, of_tile))
+    (samples.div_ceil(of_tile).min(most) as u64).saturating_mul(tile_bytes(spec, of_tile))
 }
 
 /// Returns the bytes of a tile of samples.

@@ -10,6 +10,7 @@ use super::loss::HeadLabels;
 use super::mlp::{Accumulation, weight_gradients};
 use super::tables::LookUp;
 use super::tile::{Parts, Tile};
+use super::tiles::{ScoringBuffers, scorer, tile_samples};
 
 /// Tiles per thread that are in memory at once: enough that few threads wait for the last tile of a round.
 pub(super) const ROUND_TILES_PER_THREAD: usize = 8;
@@ -23,6 +24,8 @@ pub(super) struct Replica {
     vector_gradients: Vec<f32>,
     logit_gradients: Vec<f32>,
     tiles: Vec<Tile>,
+    /// Its own, so that neither steps nor evaluations allocate what the other has freed.
+    scoring: ScoringBuffers,
 }
 
 /// A step after forward and backward pass.
@@ -60,6 +63,7 @@ impl Replica {
             vector_gradients: Vec::new(),
             logit_gradients: Vec::new(),
             tiles: Vec::new(),
+            scoring: ScoringBuffers::default(),
             parts: Parts::new(spec, parameters),
         }
     }
@@ -111,21 +115,18 @@ impl Replica {
                 vectors_finite &= tile.vectors_finite;
             }
         }
-        let Self { parts, gradients, vector_gradients, logit_gradients, tiles } = self;
+        let Self { parts, gradients, vector_gradients, logit_gradients, tiles, .. } = self;
         let dense = DenseStep { parts, tiles, sum, gradients };
         BackwardResult { loss_sums, vector_gradients, vectors_finite, logit_gradients, dense }
     }
 
     /// Appends the logits of each sample, one per head.
     pub(super) fn logits(&mut self, batch: &Samples, tables: &impl LookUp, out: &mut Vec<f32>) {
-        for round in rounds(batch.len) {
-            self.prepare_tiles(&round, tile_samples(batch.len));
-            let Self { parts, tiles, .. } = self;
-            tiles.par_iter_mut().for_each(|tile| parts.forward(tables, batch, tile));
-            for tile in tiles {
-                out.extend_from_slice(tile.logits());
-            }
-        }
+        let first = out.len();
+        out.resize(first + batch.len * self.parts.spec.heads.len(), 0.0);
+        let score = scorer(&self.parts, tables, batch, &mut out[first..]);
+        let tiles = self.scoring.tiles(batch.len, rayon::current_num_threads());
+        tiles.par_iter_mut().with_max_len(1).for_each(score);
     }
 
     /// Divides a round's samples into tiles.
@@ -162,12 +163,6 @@ impl DenseStep<'_> {
     pub(super) fn finish(self) {
         self.parts.pack_weights();
     }
-}
-
-/// Returns the samples per tile, a compromise: large tiles use each loaded weight for more samples, many tiles keep
-/// more threads busy.
-pub(super) fn tile_samples(batch_samples: usize) -> usize {
-    (batch_samples / 8).next_power_of_two().clamp(64, 256)
 }
 
 /// Divides a batch into rounds of tiles, so that a step's memory does not grow with the batch. The rounds depend on

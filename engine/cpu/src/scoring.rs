@@ -1,15 +1,13 @@
 //! Scores with a model that no longer changes, on any number of threads at once.
 
-use std::sync::{Mutex, PoisonError};
-
 use rankine_model::ModelSpec;
 use rankine_reader::Samples;
 use rayon::ThreadPool;
 
 use super::model::{CpuModel, Distribution, OneRank};
-use super::replica::tile_samples;
 use super::tables::ModelTables;
-use super::tile::{Parts, Tile};
+use super::tile::Parts;
+use super::tiles::{ScoringBuffers, scorer};
 
 /// The weights of a model.
 #[derive(Debug)]
@@ -17,10 +15,6 @@ pub struct ScoringModel {
     parts: Parts,
     tables: ModelTables,
 }
-
-/// The activations of the samples that threads are scoring, one tile per thread.
-#[derive(Debug, Default)]
-pub struct ScoringBuffers(Vec<Tile>);
 
 impl ScoringModel {
     /// # Panics
@@ -45,24 +39,10 @@ impl ScoringModel {
         buffers: &mut ScoringBuffers,
         logits: &mut [f32],
     ) {
-        let (tile_samples, heads) = (tile_samples(batch.len), self.spec().heads.len());
         let threads = 1 + helpers.map_or(0, ThreadPool::current_num_threads);
-        let used = threads.min(batch.len.div_ceil(tile_samples)).max(1);
-        if buffers.0.len() < used {
-            buffers.0.resize_with(used, Tile::default);
-        }
-        let starts = (0..batch.len).step_by(tile_samples);
-        // Each thread takes the next tile when it is done with one.
-        let tiles = Mutex::new(starts.zip(logits.chunks_mut(tile_samples * heads)));
-        let score = |tile: &mut Tile| {
-            let next = || tiles.lock().unwrap_or_else(PoisonError::into_inner).next();
-            while let Some((start, logits)) = next() {
-                self.parts.resize(tile, start..batch.len.min(start + tile_samples));
-                self.parts.forward(&self.tables, batch, tile);
-                logits.copy_from_slice(tile.logits());
-            }
-        };
-        let (own, others) = buffers.0[..used].split_first_mut().expect("at least one thread scores");
+        let tiles = buffers.tiles(batch.len, threads);
+        let score = scorer(&self.parts, &self.tables, batch, logits);
+        let (own, others) = tiles.split_first_mut().expect("at least one thread scores");
         match helpers {
             Some(helpers) if !others.is_empty() => helpers.in_place_scope(|scope| {
                 others.iter_mut().for_each(|tile| scope.spawn(|_| score(tile)));

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rankine_backend::{
-    Backend, BackendError, Batch, Batches, RankVisit, ReportDetails, Scorer, ScoringProgress,
+    Backend, BackendError, Batch, Batches, RankVisit, ReportDetails, ResidentPart, Scorer, ScoringProgress,
+    judge_on_cpu,
 };
 use rankine_base::StopCause;
 use rankine_checkpoint::{CheckpointError, StateSource};
@@ -24,11 +25,17 @@ use rankine_topology::Rank;
 use super::look_ups;
 use super::refusal::Refusal;
 
+/// The unpacked samples of a part that stay in memory between evaluations. Of a larger part, reading takes a small
+/// share of an evaluation.
+const RESIDENT_BYTES: usize = 128 << 20;
+
 /// A model in host memory, with the outcomes of steps that were not taken yet.
 pub(super) struct CpuBackend {
     model: CpuModel,
     precision: Option<Precision>,
     outcomes: Vec<StepOutcome>,
+    /// The part that was scored last.
+    resident: ResidentPart,
 }
 
 impl CpuBackend {
@@ -42,7 +49,7 @@ impl CpuBackend {
         if precision.is_some() {
             model.set_arithmetic(Arithmetic::Bf16);
         }
-        Self { model, precision, outcomes: Vec::new() }
+        Self { model, precision, outcomes: Vec::new(), resident: ResidentPart::default() }
     }
 
     /// Returns the device in words.
@@ -137,7 +144,7 @@ impl Scorer for CpuBackend {
         options: &StreamOptions,
         progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
     ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
-        self.model.judge(part, options, progress)
+        judge_on_cpu(&mut self.model, &mut self.resident, RESIDENT_BYTES, part, options, progress)
     }
 }
 
