@@ -51,6 +51,21 @@ impl Dtype {
         }
     }
 
+    /// Writes values one behind the other.
+    ///
+    /// # Panics
+    /// If `bytes` has another length than they take.
+    pub fn put_all(self, values: &[f32], bytes: &mut [u8]) {
+        assert_eq!(bytes.len(), values.len() * self.bytes());
+        match self {
+            Self::Fp32 => bytes.copy_from_slice(bytemuck::cast_slice(values)),
+            Self::Bf16 | Self::Fp16 => {
+                let elements = bytes.chunks_exact_mut(2);
+                elements.zip(values).for_each(|(element, &value)| self.put(value, element));
+            }
+        }
+    }
+
     /// Reads a number of the type from its bytes, lowest first.
     ///
     /// # Panics

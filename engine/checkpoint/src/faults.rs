@@ -158,17 +158,17 @@ impl Files for FaultyFiles {
 struct FaultyOutput(Box<dyn Output>, Arc<Counter>);
 
 impl Output for FaultyOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         let short = self.1.count()? && !bytes.is_empty();
-        self.0.write(if short { &bytes[..bytes.len() - 1] } else { bytes })
+        self.0.write_at(if short { &bytes[..bytes.len() - 1] } else { bytes }, offset)
     }
 
-    fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    fn write_direct_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         let short = self.1.count()? && bytes.len() > SECTOR;
-        self.0.write_direct(if short { &bytes[..bytes.len() - SECTOR] } else { bytes })
+        self.0.write_direct_at(if short { &bytes[..bytes.len() - SECTOR] } else { bytes }, offset)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         self.1.count()?;
         self.0.sync()
     }

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rankine_base::files::open_regular;
 
@@ -68,13 +69,13 @@ pub(super) fn is_refused(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported)
 }
 
-/// A file that is written from front to back.
-pub trait Output: Send {
-    /// Writes some of the bytes through the page cache; returns how many.
+/// A new file, which several threads may write.
+pub trait Output: Send + Sync {
+    /// Writes some of the bytes through the page cache, from an offset on; returns how many.
     ///
     /// # Errors
     /// The operating system's.
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
     /// The same past the page cache: the disk reads the bytes from where they are. Their address, their offset in the
     /// file and their count are multiples of `DIRECT_ALIGN`.
@@ -82,13 +83,13 @@ pub trait Output: Send {
     /// # Errors
     /// The operating system's; if `is_refused` holds for it, the file does not support direct writes, and nothing was
     /// written.
-    fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize>;
+    fn write_direct_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Makes all writes durable. Called once.
+    /// Makes all writes durable. Called once, after all of them.
     ///
     /// # Errors
     /// The operating system's.
-    fn sync(&mut self) -> io::Result<()>;
+    fn sync(&self) -> io::Result<()>;
 }
 
 /// A file with random read access.
@@ -110,12 +111,15 @@ impl dyn Output + '_ {
     /// Writes all of the bytes, in as many calls as that takes.
     ///
     /// # Errors
-    /// As [`Output::write`]; interrupted calls are repeated.
-    pub(super) fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    /// As [`Output::write_at`]; interrupted calls are repeated.
+    pub(super) fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
         while !bytes.is_empty() {
-            match self.write(bytes) {
+            match self.write_at(bytes, offset) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(written) => bytes = &bytes[written..],
+                Ok(written) => {
+                    bytes = &bytes[written..];
+                    offset += written as u64;
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -155,12 +159,8 @@ impl Files for Disk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn Output>> {
-        Ok(Box::new(DiskOutput {
-            file: File::create_new(path)?,
-            path: path.to_owned(),
-            direct: None,
-            end: 0,
-        }))
+        let file = File::create_new(path)?;
+        Ok(Box::new(DiskOutput { file, path: path.to_owned(), direct: OnceLock::new() }))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
@@ -207,31 +207,27 @@ struct DiskOutput {
     file: File,
     path: PathBuf,
     /// The same file for direct writes, once one was requested.
-    direct: Option<File>,
-    end: u64,
+    direct: OnceLock<File>,
 }
 
 impl Output for DiskOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write_at(bytes, self.end)?;
-        self.end += written as u64;
-        Ok(written)
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(&self.file, bytes, offset)
     }
 
-    fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let file = match &mut self.direct {
+    fn write_direct_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let file = match self.direct.get() {
             Some(file) => file,
-            none => {
+            None => {
                 let mut options = OpenOptions::new();
-                none.insert(options.write(true).custom_flags(libc::O_DIRECT).open(&self.path)?)
+                let opened = options.write(true).custom_flags(libc::O_DIRECT).open(&self.path)?;
+                self.direct.get_or_init(|| opened)
             }
         };
-        let written = file.write_at(bytes, self.end)?;
-        self.end += written as u64;
-        Ok(written)
+        FileExt::write_at(file, bytes, offset)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
 }

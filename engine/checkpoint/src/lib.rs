@@ -45,6 +45,7 @@ pub use publish::{Draft, PublishedCheckpoint, draft_path};
 pub use shard::{ShardFiles, write_shard, write_shards};
 pub use source::StateSource;
 pub use stored::StoredRows;
+pub use writer::Writer;
 
 /// The name of a step's checkpoint.
 pub fn step_name(step: u64) -> String {

@@ -11,7 +11,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use super::error::IoContext;
-use super::files::{Files, Output};
+use super::files::Files;
 use super::index::{self, PieceContents, PieceEntry, ShardIndex};
 use super::manifest::Manifest;
 use super::writer::Writer;
@@ -162,9 +162,8 @@ pub(super) fn write_file(
     bytes: &[u8],
 ) -> Result<FileManifest, CheckpointError> {
     let path = dir.join(name);
-    let mut file = files.create(&path).context("create", &path)?;
-    let file: &mut dyn Output = &mut *file;
-    file.write_all(bytes).context("write", &path)?;
+    let file = files.create(&path).context("create", &path)?;
+    file.write_all_at(bytes, 0).context("write", &path)?;
     file.sync().context("sync", &path)?;
     Ok(FileManifest { name: name.into(), bytes: bytes.len() as u64, xxh3: Checksum::of(bytes) })
 }

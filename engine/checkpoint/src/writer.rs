@@ -1,27 +1,84 @@
-//! Writes long files past the page cache.
+//! Writes long files past the page cache, on several threads.
 //!
 //! Copying to the page cache costs about a CPU second per gigabyte, which training would lose; a direct write costs
 //! the CPU almost nothing, and leaves the cache to the dataset. Disks accept direct writes only at multiples of
 //! [`DIRECT_ALIGN`], so bytes are collected here in whole pages. The rest at the end, and everything on file systems
 //! without direct writes, goes through the page cache.
+//!
+//! One thread does not keep a disk busy, nor the memory of a tmpfs: threads write pieces of the buffers that are full,
+//! while the caller fills the next one.
 
 use std::io::{self, ErrorKind};
+use std::mem;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
 
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use memmap2::{Advice, MmapMut};
 
 use super::files::{DIRECT_ALIGN, Output, is_refused};
 
-/// Bytes that are collected before they are written: two pieces.
+/// Bytes that are collected before they are written: two pieces of a checkpoint.
 const BUFFER_BYTES: usize = 16 << 20;
+/// Buffers of a file: one is filled while the others are written.
+const BUFFERS: usize = 3;
+/// Bytes that a thread writes at a time.
+const STRIPE_BYTES: usize = 4 << 20;
+/// Threads that write a file, if there are as many processors.
+const THREADS_MAX: usize = 4;
 
 /// A file that is written from front to back.
-pub(super) struct Writer {
-    output: Box<dyn Output>,
-    /// Starts with a page, and so do its bytes in the file.
+pub struct Writer {
+    file: Arc<WrittenFile>,
+    /// The buffer that is filled. It starts with a page, and so do its bytes in the file.
     buffer: MmapMut,
     filled: usize,
+    /// The place of the buffer in the file.
+    begin: u64,
+    /// Buffers beside that one that were allocated.
+    others: usize,
+    /// Those that were written.
+    written: Receiver<MmapMut>,
+    recycle: Sender<MmapMut>,
+    /// Started when the first buffer is full.
+    threads: Vec<JoinHandle<()>>,
+    stripes: Option<Sender<Stripe>>,
+}
+
+/// What threads need to know of a file.
+struct WrittenFile {
+    output: Box<dyn Output>,
     /// Whether direct writes still work.
-    direct: bool,
+    direct: AtomicBool,
+    /// Whether the rest is not to be written.
+    given_up: AtomicBool,
+    /// The first error of a thread.
+    error: Mutex<Option<io::Error>>,
+}
+
+/// A part of a full buffer.
+struct Stripe {
+    buffer: Arc<FullBuffer>,
+    range: Range<usize>,
+    /// Its place in the file.
+    offset: u64,
+}
+
+/// A buffer whose memory is used again once no thread writes it.
+struct FullBuffer {
+    pages: Option<MmapMut>,
+    recycle: Sender<MmapMut>,
+}
+
+impl Drop for FullBuffer {
+    fn drop(&mut self) {
+        // If the writer is gone, the memory is freed.
+        let _ = self.pages.take().map(|pages| self.recycle.send(pages));
+    }
 }
 
 impl Writer {
@@ -29,24 +86,36 @@ impl Writer {
     ///
     /// # Errors
     /// If there is not enough memory.
-    pub(super) fn new(output: Box<dyn Output>) -> io::Result<Self> {
-        Ok(Self { output, buffer: pages(BUFFER_BYTES)?, filled: 0, direct: true })
+    pub fn new(output: Box<dyn Output>) -> io::Result<Self> {
+        let (recycle, written) = unbounded();
+        let file = WrittenFile {
+            output,
+            direct: AtomicBool::new(true),
+            given_up: AtomicBool::new(false),
+            error: Mutex::default(),
+        };
+        Ok(Self {
+            file: Arc::new(file),
+            buffer: pages(BUFFER_BYTES)?,
+            filled: 0,
+            begin: 0,
+            others: 0,
+            written,
+            recycle,
+            threads: Vec::new(),
+            stripes: None,
+        })
     }
 
     /// A buffer for the next bytes of the file, all of which must be set.
     ///
     /// # Errors
     /// The operating system's, for bytes that were collected before.
-    pub(super) fn next(&mut self, len: usize) -> io::Result<&mut [u8]> {
+    pub fn next(&mut self, len: usize) -> io::Result<&mut [u8]> {
         if self.buffer.len() - self.filled < len {
-            self.write_pages()?;
+            self.hand_over(len)?;
         }
         let begin = self.filled;
-        if self.buffer.len() - begin < len {
-            let mut longer = pages(begin + len)?;
-            longer[..begin].copy_from_slice(&self.buffer[..begin]);
-            self.buffer = longer;
-        }
         self.filled += len;
         Ok(&mut self.buffer[begin..self.filled])
     }
@@ -55,34 +124,139 @@ impl Writer {
     ///
     /// # Errors
     /// The operating system's.
-    pub(super) fn finish(mut self) -> io::Result<()> {
-        self.write_pages()?;
-        self.output.write_all(&self.buffer[..self.filled])?;
-        self.output.sync()
+    pub fn finish(mut self) -> io::Result<()> {
+        let file = Arc::clone(&self.file);
+        if self.threads.is_empty() {
+            let whole = whole_pages(self.filled);
+            file.write(&self.buffer[..whole], self.begin)?;
+            file.output.write_all_at(&self.buffer[whole..self.filled], self.begin + whole as u64)?;
+        } else {
+            self.hand_over(0)?;
+            self.join();
+            file.check()?;
+            file.output.write_all_at(&self.buffer[..self.filled], self.begin)?;
+        }
+        file.output.sync()
     }
 
-    /// Writes all whole pages; the remaining bytes move to the start of the buffer.
-    fn write_pages(&mut self) -> io::Result<()> {
-        let end = self.filled - self.filled % DIRECT_ALIGN;
-        let mut begin = 0;
-        while self.direct && begin < end {
-            match self.output.write_direct(&self.buffer[begin..end]) {
+    /// Hands all whole pages over to the threads; the remaining bytes move to the start of another buffer, which has
+    /// room for `len` more.
+    fn hand_over(&mut self, len: usize) -> io::Result<()> {
+        self.file.check()?;
+        let whole = whole_pages(self.filled);
+        let rest = self.filled - whole;
+        let mut next = self.free_buffer()?;
+        if next.len() < rest + len {
+            next = pages(rest + len)?;
+        }
+        next[..rest].copy_from_slice(&self.buffer[whole..self.filled]);
+        let full = mem::replace(&mut self.buffer, next);
+        let buffer = Arc::new(FullBuffer { pages: Some(full), recycle: self.recycle.clone() });
+        let stripes = self.start_threads()?;
+        for start in (0..whole).step_by(STRIPE_BYTES) {
+            let range = start..whole.min(start + STRIPE_BYTES);
+            let offset = self.begin + start as u64;
+            let sent = stripes.send(Stripe { buffer: Arc::clone(&buffer), range, offset });
+            sent.map_err(|_| io::Error::other("the threads that write the file have ended"))?;
+        }
+        (self.begin, self.filled) = (self.begin + whole as u64, rest);
+        Ok(())
+    }
+
+    /// A buffer that no thread writes.
+    fn free_buffer(&mut self) -> io::Result<MmapMut> {
+        if let Ok(free) = self.written.try_recv() {
+            return Ok(free);
+        }
+        if self.others + 1 < BUFFERS {
+            self.others += 1;
+            return pages(BUFFER_BYTES);
+        }
+        Ok(self.written.recv().expect("this writer has a sender, too"))
+    }
+
+    fn start_threads(&mut self) -> io::Result<Sender<Stripe>> {
+        if let Some(stripes) = &self.stripes {
+            return Ok(stripes.clone());
+        }
+        let (sender, stripes) = unbounded();
+        for _ in 0..threads() {
+            let (file, stripes) = (Arc::clone(&self.file), stripes.clone());
+            let thread = thread::Builder::new().name("rankine-writer".into());
+            self.threads.push(thread.spawn(move || file.write_stripes(&stripes))?);
+        }
+        Ok(self.stripes.insert(sender).clone())
+    }
+
+    /// Waits until the threads have written what they have.
+    fn join(&mut self) {
+        self.stripes = None;
+        for thread in self.threads.drain(..) {
+            if let Err(panicked) = thread.join()
+                && !thread::panicking()
+            {
+                panic::resume_unwind(panicked);
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.file.given_up.store(true, Ordering::Relaxed);
+        self.join();
+    }
+}
+
+impl WrittenFile {
+    fn write_stripes(&self, stripes: &Receiver<Stripe>) {
+        for Stripe { buffer, range, offset } in stripes {
+            let pages = buffer.pages.as_ref().expect("the buffer is dropped last");
+            if !self.given_up.load(Ordering::Relaxed)
+                && let Err(error) = self.write(&pages[range], offset)
+            {
+                self.error().get_or_insert(error);
+                self.given_up.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    fn error(&self) -> MutexGuard<'_, Option<io::Error>> {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the error of a thread.
+    fn check(&self) -> io::Result<()> {
+        if !self.given_up.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(self.error().take().unwrap_or_else(|| io::Error::other("an earlier write failed")))
+    }
+
+    /// Writes whole pages to a page of the file.
+    fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        // After a write that ends within a page, the next one cannot be direct.
+        while self.direct.load(Ordering::Relaxed) && done < bytes.len() && done % DIRECT_ALIGN == 0 {
+            match self.output.write_direct_at(&bytes[done..], offset + done as u64) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                // After a write that ends within a page, the next one cannot be direct.
-                Ok(written) => {
-                    begin += written;
-                    self.direct = written.is_multiple_of(DIRECT_ALIGN);
-                }
+                Ok(written) => done += written,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if is_refused(&error) => self.direct = false,
+                Err(error) if is_refused(&error) => self.direct.store(false, Ordering::Relaxed),
                 Err(error) => return Err(error),
             }
         }
-        self.output.write_all(&self.buffer[begin..end])?;
-        self.buffer.copy_within(end..self.filled, 0);
-        self.filled -= end;
-        Ok(())
+        self.output.write_all_at(&bytes[done..], offset + done as u64)
     }
+}
+
+fn threads() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX)
+}
+
+/// The bytes of the whole pages of a buffer.
+fn whole_pages(filled: usize) -> usize {
+    filled - filled % DIRECT_ALIGN
 }
 
 /// Whole pages of memory for at least this many bytes.
@@ -97,7 +271,8 @@ fn pages(len: usize) -> io::Result<MmapMut> {
 mod tests {
     use std::collections::VecDeque;
     use std::fs;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Condvar;
+    use std::time::Duration;
 
     use tempfile::TempDir;
 
@@ -123,40 +298,64 @@ mod tests {
         synced: bool,
     }
 
+    impl Script {
+        fn put(&mut self, bytes: &[u8], offset: u64) -> usize {
+            let range = offset as usize..offset as usize + bytes.len();
+            let len = self.bytes.len().max(range.end);
+            self.bytes.resize(len, 0);
+            self.bytes[range].copy_from_slice(bytes);
+            bytes.len()
+        }
+    }
+
     impl Output for Scripted {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().bytes.extend_from_slice(bytes);
-            Ok(bytes.len())
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+            Ok(self.0.lock().unwrap().put(bytes, offset))
         }
 
-        fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        fn write_direct_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
             let mut script = self.0.lock().unwrap();
-            for number in [bytes.as_ptr().addr(), bytes.len(), script.bytes.len()] {
+            for number in [bytes.as_ptr().addr(), bytes.len(), offset as usize] {
                 assert!(number.is_multiple_of(DIRECT_ALIGN), "{number}");
             }
             let taken = match script.next.pop_front() {
                 None => bytes.len(),
                 Some(next) => next.map_err(io::Error::from_raw_os_error)?.min(bytes.len()),
             };
-            script.bytes.extend_from_slice(&bytes[..taken]);
             script.direct += taken;
-            Ok(taken)
+            Ok(script.put(&bytes[..taken], offset))
         }
 
-        fn sync(&mut self) -> io::Result<()> {
+        fn sync(&self) -> io::Result<()> {
             self.0.lock().unwrap().synced = true;
             Ok(())
         }
     }
 
-    /// Lengths whose pages start and end anywhere, some longer than the buffer.
-    const LENGTHS: [usize; 9] = [0, 1, 4095, 5000, BUFFER_BYTES - 3, 4096, BUFFER_BYTES + 77, 3, 9000];
+    /// Lengths whose pages start and end anywhere, some longer than the buffer; several times as many bytes as the
+    /// buffers of a file.
+    const LENGTHS: [usize; 12] = [
+        0,
+        1,
+        4095,
+        5000,
+        BUFFER_BYTES - 3,
+        4096,
+        BUFFER_BYTES + 77,
+        3,
+        9000,
+        BUFFER_BYTES,
+        2 * BUFFER_BYTES + 1,
+        BUFFER_BYTES / 2,
+    ];
 
     /// Writes all lengths; returns what the file should hold then.
-    fn write(output: Box<dyn Output>) -> io::Result<Vec<u8>> {
+    fn write(output: Box<dyn Output>, lengths: &[usize]) -> io::Result<Vec<u8>> {
         let (mut writer, mut all) = (Writer::new(output)?, Vec::new());
-        for (number, &len) in LENGTHS.iter().enumerate() {
-            let bytes: Vec<u8> = (0..len).map(|at| (at * 31 + at / 4096 + number) as u8).collect();
+        for (number, &len) in lengths.iter().enumerate() {
+            let mut bytes = vec![number as u8; len];
+            let words = bytes.chunks_exact_mut(1000).enumerate();
+            words.for_each(|(at, bytes)| bytes[..8].copy_from_slice(&(at * 31 + number).to_le_bytes()));
             writer.next(len)?.copy_from_slice(&bytes);
             all.extend(bytes);
         }
@@ -165,22 +364,23 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_in_order_whatever_direct_writes_do() {
-        let pages = LENGTHS.iter().sum::<usize>() / DIRECT_ALIGN * DIRECT_ALIGN;
+    fn all_bytes_are_in_their_place_whatever_direct_writes_do() {
+        let pages = whole_pages(LENGTHS.iter().sum());
+        let stripe = STRIPE_BYTES;
         for (next, direct) in [
             (vec![], pages..=pages),
             // Short by whole pages, and interrupted: it continues.
             (vec![Ok(4096), Err(4), Ok(8192)], pages..=pages),
-            // Within a page, it continues through the page cache.
-            (vec![Ok(4096), Ok(512)], 4608..=4608),
-            (vec![Err(EINVAL)], 0..=0),
-            (vec![Err(EOPNOTSUPP)], 0..=0),
-            (vec![Ok(8192), Err(EINVAL)], 8192..=8192),
+            // Within a page, the rest of this stripe goes through the page cache.
+            (vec![Ok(512)], pages - stripe..=pages - 1),
+            // Other threads may have begun to write.
+            (vec![Err(EINVAL)], 0..=threads() * stripe),
+            (vec![Err(EOPNOTSUPP)], 0..=threads() * stripe),
         ] {
             let output = Scripted::default();
             let what = format!("{next:?}");
             output.0.lock().unwrap().next = next.into();
-            let expected = write(Box::new(output.clone())).unwrap();
+            let expected = write(Box::new(output.clone()), &LENGTHS).unwrap();
             let script = output.0.lock().unwrap();
             assert!(script.bytes == expected && script.synced, "{what}");
             assert!(direct.contains(&script.direct), "{what}: {} in place of {direct:?}", script.direct);
@@ -188,17 +388,59 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_an_error_and_nothing_is_synced() {
-        for (next, expected) in [
-            (vec![Err(ENOSPC)], ErrorKind::StorageFull),
-            (vec![Ok(4096), Err(ENOSPC)], ErrorKind::StorageFull),
-            (vec![Ok(4096), Ok(0)], ErrorKind::WriteZero),
-        ] {
+    fn a_file_that_fits_into_a_buffer_needs_no_thread() {
+        for (next, direct) in [(vec![], 8192), (vec![Ok(4096), Ok(512)], 4608), (vec![Err(EINVAL)], 0)] {
             let output = Scripted::default();
             output.0.lock().unwrap().next = next.into();
-            assert_eq!(write(Box::new(output.clone())).unwrap_err().kind(), expected);
-            assert!(!output.0.lock().unwrap().synced);
+            let expected = write(Box::new(output.clone()), &[5000, 4000]).unwrap();
+            let script = output.0.lock().unwrap();
+            assert!(script.bytes == expected && script.synced);
+            assert_eq!(script.direct, direct);
         }
+    }
+
+    #[test]
+    fn what_fails_is_an_error_and_nothing_is_synced() {
+        for lengths in [&LENGTHS[..], &[9000]] {
+            for (next, expected) in [
+                (vec![Err(ENOSPC)], ErrorKind::StorageFull),
+                (vec![Ok(4096), Err(ENOSPC)], ErrorKind::StorageFull),
+                (vec![Ok(4096), Ok(0)], ErrorKind::WriteZero),
+            ] {
+                let output = Scripted::default();
+                output.0.lock().unwrap().next = next.into();
+                assert_eq!(write(Box::new(output.clone()), lengths).unwrap_err().kind(), expected);
+                assert!(!output.0.lock().unwrap().synced);
+            }
+        }
+    }
+
+    /// A file on which the first writes end only when each thread has begun one.
+    struct Together(Mutex<usize>, Condvar);
+
+    impl Output for Together {
+        fn write_at(&self, bytes: &[u8], _: u64) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn write_direct_at(&self, bytes: &[u8], _: u64) -> io::Result<usize> {
+            let Self(begun, all) = self;
+            *begun.lock().unwrap() += 1;
+            all.notify_all();
+            let patience = Duration::from_secs(60);
+            let waited = all.wait_timeout_while(begun.lock().unwrap(), patience, |begun| *begun < threads());
+            if waited.unwrap().1.timed_out() { Err(ErrorKind::TimedOut.into()) } else { Ok(bytes.len()) }
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn threads_write_at_the_same_time() {
+        let file = Together(Mutex::default(), Condvar::new());
+        write(Box::new(file), &[BUFFER_BYTES, 1]).unwrap();
     }
 
     /// On a disk, and in memory.
@@ -207,7 +449,7 @@ mod tests {
         let in_memory = TempDir::new_in("/dev/shm").ok();
         for place in [TempDir::new().unwrap()].iter().chain(&in_memory) {
             let path = place.path().join("file");
-            let expected = write(Disk.create(&path).unwrap()).unwrap();
+            let expected = write(Disk.create(&path).unwrap(), &LENGTHS).unwrap();
             assert!(fs::read(&path).unwrap() == expected, "{path:?}");
         }
     }

@@ -17,19 +17,22 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 use rankine_base::blame::Blame;
+use rankine_base::error::IoContext;
 use rankine_base::files::{open_regular, read_regular};
 use rankine_base::publish::PartialDir;
-use rankine_base::sealed::{self, SealedError};
+use rankine_base::sealed::{self, Checksum, SealedError};
+use rankine_checkpoint::{Disk, Files, Writer};
 use rankine_embedding::cpu::Table;
 use rankine_embedding::{Dtype, TableSpec};
 use rankine_model::{Model, ModelSpec};
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
-use rankine_reader::write::{CheckedFile, write_file};
+use rankine_reader::write::write_file;
 use rankine_reader::{Columns, Schema};
+use rayon::prelude::*;
 use safetensors::tensor::{self, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use rankine_engine_cpu::CpuModel;
 
@@ -47,10 +50,14 @@ const FORMAT: u32 = 3;
 const FORMAT_WITHOUT_JOB: u32 = 2;
 /// The maximum length of a header, which is also the limit of the safetensors library.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
-/// Rows are written and read in runs of about this many bytes.
+/// A thread reads and writes about this many bytes of rows at a time.
 const RUN_BYTES: usize = 1 << 20;
+/// Bytes of weights in memory that are written at a time.
+const WRITTEN_BYTES: usize = 16 << 20;
 /// Bytes of rows that are gathered at a time.
 const GATHER_BYTES: usize = 64 << 20;
+/// The same in host memory: weights are still in the cache when they are written.
+const CACHED_BYTES: usize = 8 << 20;
 
 /// An error while saving or reading a model.
 #[derive(Debug, thiserror::Error)]
@@ -177,8 +184,14 @@ impl Weights for CpuModel {
         visit(self.parameters())?;
         let tables = self.spec().tables.iter().cloned().chain(self.spec().wide_tables());
         for (number, table) in tables.enumerate() {
-            for_each_run(&table, |rows, weights| {
-                self.gather(number, rows, (table.dim, weights));
+            runs_of(&table, CACHED_BYTES, |rows, weights| {
+                let rows_at_once = (RUN_BYTES / (4 * table.dim)).max(1);
+                let parts = weights.par_chunks_mut(rows_at_once * table.dim).enumerate();
+                parts.for_each(|(part, weights)| {
+                    let first = rows.start + (part * rows_at_once) as u64;
+                    let rows = first..first + (weights.len() / table.dim) as u64;
+                    self.gather(number, rows, (table.dim, weights));
+                });
                 visit(weights)
             })?;
         }
@@ -193,9 +206,17 @@ impl Weights for CpuModel {
 /// The first error that `visit` returns.
 pub fn for_each_run<E>(
     table: &TableSpec,
+    visit: impl FnMut(Range<u64>, &mut [f32]) -> Result<(), E>,
+) -> Result<(), E> {
+    runs_of(table, GATHER_BYTES, visit)
+}
+
+fn runs_of<E>(
+    table: &TableSpec,
+    bytes: usize,
     mut visit: impl FnMut(Range<u64>, &mut [f32]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let at_once = (GATHER_BYTES / (4 * table.dim)).max(1) as u64;
+    let at_once = (bytes / (4 * table.dim)).max(1) as u64;
     let mut weights = vec![0.0; (at_once.min(table.rows) as usize) * table.dim];
     for first in (0..table.rows).step_by(at_once as usize) {
         let rows = first..table.rows.min(first + at_once);
@@ -281,11 +302,10 @@ fn write_weights(dir: &Path, model: &(impl Weights + ?Sized)) -> Result<FileMani
     // The format requires its data at a multiple of eight bytes, and allows spaces after the header.
     header.resize(header.len().next_multiple_of(8), b' ');
 
-    let mut file = CheckedFile::create(dir, WEIGHTS_NAME)?;
-    file.write(&(header.len() as u64).to_le_bytes())?;
-    file.write(&header)?;
-    let mut run = Vec::new();
-    let mut written = 0;
+    let mut file = WeightsFile::create(dir)?;
+    file.put(8, |bytes| bytes.copy_from_slice(&(header.len() as u64).to_le_bytes()))?;
+    file.put(header.len(), |bytes| bytes.copy_from_slice(&header))?;
+    let before = file.bytes;
     // The current tensor, and how many of its elements are missing.
     let (mut number, mut left) = (0, shapes[0].elements());
     // Dense tensors are in the order of the parameters: layer by layer, weights before bias.
@@ -296,27 +316,60 @@ fn write_weights(dir: &Path, model: &(impl Weights + ?Sized)) -> Result<FileMani
                 left = shapes.get(number).expect("a model has no more weights than its spec").elements();
             }
             let Tensor { name, dtype, .. } = &shapes[number];
-            let (here, behind) = values.split_at(values.len().min(left).min(RUN_BYTES / 4));
+            let (here, behind) = values.split_at(values.len().min(left).min(WRITTEN_BYTES / 4));
             // No loss is computed after the last step's update, so nothing has checked it.
-            if here.iter().any(|value| !value.is_finite()) {
+            if !file.put(here.len() * dtype.bytes(), |bytes| put_weights(here, *dtype, bytes))? {
                 return Err(SavedModelError::NotFinite { tensor: name.clone() });
             }
-            let (filled, size) = (run.len(), dtype.bytes());
-            run.resize(filled + here.len() * size, 0);
-            let elements = run[filled..].chunks_exact_mut(size);
-            elements.zip(here).for_each(|(element, &value)| dtype.put(value, element));
             (left, values) = (left - here.len(), behind);
-            if run.len() >= RUN_BYTES {
-                written += run.len();
-                file.write(&run)?;
-                run.clear();
-            }
         }
         Ok(())
     })?;
-    assert_eq!(written + run.len(), end, "a model has all weights of its spec");
-    file.write(&run)?;
+    assert_eq!(file.bytes - before, end as u64, "a model has all weights of its spec");
     Ok(file.finish()?)
+}
+
+/// Writes weights one behind the other, on several threads. Returns whether all are finite.
+fn put_weights(weights: &[f32], dtype: Dtype, bytes: &mut [u8]) -> bool {
+    let elements = RUN_BYTES / 4;
+    let parts = weights.par_chunks(elements).zip(bytes.par_chunks_mut(elements * dtype.bytes()));
+    let put = |(weights, bytes): (&[f32], &mut [u8])| {
+        dtype.put_all(weights, bytes);
+        // Without an early end, this is compiled to vectors.
+        weights.iter().fold(true, |all, weight| all & weight.is_finite())
+    };
+    parts.map(put).reduce(|| true, |one, other| one & other)
+}
+
+/// The file of weights, with a running checksum.
+struct WeightsFile {
+    path: PathBuf,
+    file: Writer,
+    hash: Box<Xxh3Default>,
+    bytes: u64,
+}
+
+impl WeightsFile {
+    fn create(dir: &Path) -> rankine_base::error::Result<Self> {
+        let path = dir.join(WEIGHTS_NAME);
+        let file = Disk.create(&path).and_then(Writer::new).context("create", &path)?;
+        Ok(Self { path, file, hash: Box::default(), bytes: 0 })
+    }
+
+    /// Appends bytes, which `fill` sets.
+    fn put<T>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> T) -> rankine_base::error::Result<T> {
+        let bytes = self.file.next(len).context("write", &self.path)?;
+        let filled = fill(bytes);
+        self.hash.update(bytes);
+        self.bytes += len as u64;
+        Ok(filled)
+    }
+
+    /// Makes the file durable.
+    fn finish(self) -> rankine_base::error::Result<FileManifest> {
+        self.file.finish().context("write", &self.path)?;
+        Ok(FileManifest { name: WEIGHTS_NAME.into(), bytes: self.bytes, xxh3: Checksum(self.hash.digest()) })
+    }
 }
 
 /// The name, shape and type of a tensor.

@@ -121,8 +121,8 @@ fn weights_of_several_runs_are_restored() {
     let place = TempDir::new().unwrap();
     let (dataset, _) = dataset(&place);
     let mut spec = spec(Interaction::Concat, true);
-    // 4.8, 2.4 and 2.4 MB in runs of 1 MiB. No table's end is the end of a run.
-    spec.tables.iter_mut().for_each(|table| table.rows = 300_001);
+    // 24, 12 and 12 MB in runs of 8 MiB. No table's end is the end of a run.
+    spec.tables.iter_mut().for_each(|table| table.rows = 1_500_001);
     let model = CpuModel::initialized(&Model::sgd(spec, 0.5), 3);
     let dir = place.path().join("model");
     save_model(&dataset, &dir, &model).unwrap();
@@ -219,6 +219,26 @@ fn non_finite_weights_are_not_saved() {
         let error = save_model(&dataset, &dir, &model).unwrap_err();
         assert!(matches!(&error, SavedModelError::NotFinite { tensor } if tensor == expected), "{error}");
         assert!(!dir.exists());
+    }
+}
+
+#[test]
+fn every_weight_of_a_run_is_checked_and_converted() {
+    let part = RUN_BYTES / 4;
+    let mut weights: Vec<_> = (0..3 * part).map(|number| number as f32 / 7.0).collect();
+    for dtype in [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16] {
+        let mut bytes = vec![0; weights.len() * dtype.bytes()];
+        assert!(put_weights(&weights, dtype, &mut bytes));
+        let mut expected = vec![0; dtype.bytes()];
+        for (bytes, weight) in bytes.chunks_exact(dtype.bytes()).zip(&weights) {
+            dtype.put(*weight, &mut expected);
+            assert_eq!(bytes, expected);
+        }
+        for place in [0, part - 1, part, 2 * part + 5, 3 * part - 1] {
+            let weight = std::mem::replace(&mut weights[place], f32::NAN);
+            assert!(!put_weights(&weights, dtype, &mut bytes), "{place}");
+            weights[place] = weight;
+        }
     }
 }
 

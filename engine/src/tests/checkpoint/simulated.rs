@@ -209,19 +209,24 @@ fn bytes_of(node: &Node) -> u64 {
 struct Opened(Arc<Mutex<Data>>);
 
 impl Output for Opened {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        locked(&self.0).now.extend_from_slice(bytes);
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        let data = &mut locked(&self.0).now;
+        let range = offset as usize..offset as usize + bytes.len();
+        let len = data.len().max(range.end);
+        data.resize(len, 0);
+        data[range].copy_from_slice(bytes);
         Ok(bytes.len())
     }
 
-    fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    fn write_direct_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         let is_aligned = |number: usize| number.is_multiple_of(DIRECT_ALIGN);
-        let (address, at) = (bytes.as_ptr().addr(), locked(&self.0).now.len());
-        assert!(is_aligned(address) && is_aligned(at), "a direct write of {address} to {at}");
-        self.write(bytes)
+        let address = bytes.as_ptr().addr();
+        let all = is_aligned(address) && is_aligned(offset as usize) && is_aligned(bytes.len());
+        assert!(all, "a direct write of {} bytes at {address} to {offset}", bytes.len());
+        self.write_at(bytes, offset)
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&self) -> io::Result<()> {
         let mut data = locked(&self.0);
         data.durable = data.now.clone();
         Ok(())
