@@ -14,8 +14,10 @@
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap};
 use rankine_base::blame::Blame;
 use rankine_base::error::IoContext;
 use rankine_base::files::{open_regular, read_regular};
@@ -54,6 +56,9 @@ const HEADER_BYTES_MAX: u64 = 100_000_000;
 const RUN_BYTES: usize = 1 << 20;
 /// Bytes of weights in memory that are written at a time.
 const WRITTEN_BYTES: usize = 16 << 20;
+/// Threads that read a file ahead of its checksum, and the bytes that each reads at a time.
+const READERS: usize = 3;
+const AHEAD_BYTES: usize = 16 << 20;
 /// Bytes of rows that are gathered at a time.
 const GATHER_BYTES: usize = 64 << 20;
 /// The same in host memory: weights are still in the cache when they are written.
@@ -372,6 +377,29 @@ impl WeightsFile {
     }
 }
 
+/// Returns the checksum of a file. One thread can compute it faster than one can read, so others read ahead.
+fn checksum(file: &Mmap) -> u64 {
+    let next = AtomicUsize::new(0);
+    let read_ahead = || {
+        loop {
+            let begin = next.fetch_add(AHEAD_BYTES, Ordering::Relaxed);
+            if begin >= file.len() {
+                break;
+            }
+            // The advice may be refused: it only affects speed.
+            let _ = file.advise_range(Advice::PopulateRead, begin, AHEAD_BYTES.min(file.len() - begin));
+        }
+    };
+    let threads = if file.len() < 2 * AHEAD_BYTES { 0 } else { READERS };
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            // If the system refuses a thread, the others read.
+            let _ = thread::Builder::new().name("rankine-read".into()).spawn_scoped(scope, read_ahead);
+        }
+        xxh3_64(file)
+    })
+}
+
 /// The name, shape and type of a tensor.
 #[derive(Debug, Clone)]
 struct Tensor {
@@ -499,7 +527,7 @@ impl SavedModel {
         // SAFETY: nothing changes the files of a saved model; a new one replaces the folder.
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
         let mut offset = self.tensors_begin(&map).map_err(damaged)?;
-        if xxh3_64(&map) != self.weights.xxh3.0 {
+        if checksum(&map) != self.weights.xxh3.0 {
             return Err(damaged("its checksum does not match model.json".into()));
         }
         let mut take = |elements: usize, dtype: Dtype| {
