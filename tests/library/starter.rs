@@ -29,7 +29,7 @@ fn line_of<'a>(text: &'a str, words: &str) -> (&'a str, &'a str) {
 #[test]
 fn trials_explain_the_choices_of_a_job_that_trains() {
     let place = Place::new();
-    generate(&place, SHAPE, 3000, 600);
+    generate(&place, SHAPE, 1500, 600);
     let (ended, text) = init(&place, "data", "job.toml", &["--json", "--budget", "15s"]);
     let said = ended.json();
     let auc = said["auc"].as_f64().unwrap();
@@ -53,8 +53,8 @@ fn trials_explain_the_choices_of_a_job_that_trains() {
     // It stops early, and trains again on all samples.
     train(&place, &place.word("job.toml"), "run", &["device.kind=cpu"]).with(SUCCESS);
     let summary = summary(&place, "run");
-    assert_eq!(summary["data"]["train_samples"], 3000);
-    assert_eq!(summary["search"]["data"]["train_samples"], 2760, "{summary}");
+    assert_eq!(summary["data"]["train_samples"], 1500);
+    assert_eq!(summary["search"]["data"]["train_samples"], 1380, "{summary}");
     let eval = summary["eval"]["auc"].as_f64().unwrap();
     assert!(eval > 0.55, "{eval}");
     let again = run(["init", "--data", &place.word("data"), "--out", &place.word("job.toml")]);
@@ -64,7 +64,7 @@ fn trials_explain_the_choices_of_a_job_that_trains() {
 #[test]
 fn a_stop_and_the_budget_end_the_trials() {
     let place = Place::new();
-    generate(&place, SHAPE, 20_000, 600);
+    generate(&place, SHAPE, 4000, 600);
     let (data, path) = (place.word("data"), place.word("job.toml"));
     let mut command = rankine();
     command.args(["init", "--data", &data, "--out", &path, "--budget", "1h"]);
