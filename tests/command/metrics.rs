@@ -109,6 +109,39 @@ fn assert_shows_the_run(address: &str) {
 }
 
 #[test]
+fn the_page_says_which_training_of_a_refit_it_shows() {
+    let place = Place::new();
+    generate(&place, SHAPE, 2000, 400);
+    let mut command = rankine();
+    command.args(["train", &job(&place), "--metrics", "0", "--run-dir", &place.word("run")]);
+    for set in [
+        "train.epochs=100000",
+        "train.validation=last:0.2",
+        "train.early_stopping={ patience = 100000, refit = true }",
+        "eval.every_steps=100",
+    ] {
+        command.args(["--set", set]);
+    }
+    let mut training =
+        command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the command starts");
+    let mut lines = BufReader::new(training.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    let address =
+        lines.find_map(|line| Some(line.split_once("http://")?.1.strip_suffix("/metrics")?.to_owned()));
+    let address = address.expect("the address is printed");
+    let view = loop {
+        let answer = get(&address, "/run.json");
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a response");
+        let view: Value = serde_json::from_str(body).expect("it is JSON");
+        if view["state"] == "training" {
+            break view;
+        }
+    };
+    training.kill().expect("it runs");
+    training.wait().expect("it has ended");
+    assert_eq!(view["refit"], serde_json::json!({ "stage": "search" }));
+}
+
+#[test]
 fn a_training_serves_its_metrics_and_a_page_while_it_runs() {
     let place = Place::new();
     generate(&place, SHAPE, 2000, 400);

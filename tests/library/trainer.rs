@@ -119,6 +119,8 @@ fn pushed_raw_rows_give_the_bits_of_their_conversion() {
     for (name, columns) in [("of-data", "data"), ("of-run", "read"), ("of-model", "read/model")] {
         let data = format!("data.dir={}", place.word(columns));
         let mut trainer = start(&place, &[&CSV_SETS[..], &[&data]].concat(), name);
+        let read = trainer.raw_columns().unwrap();
+        assert!(CSV_NAMES.iter().all(|name| read.iter().any(|column| column == name)), "{read:?}");
         for rows in rows[..2000].chunks(128) {
             push_lines(&mut trainer, rows).unwrap();
         }

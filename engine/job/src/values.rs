@@ -579,6 +579,20 @@ mod tests {
     }
 
     #[test]
+    fn epochs_are_a_number_above_0_or_the_word() {
+        let read = |text: &str| serde_json::from_str::<Epochs>(text).map_err(|error| error.to_string());
+        for (text, epochs) in [("2", 2.0), ("0.5", 0.5), ("\"epoch\"", 1.0)] {
+            let expected = Epochs::new(epochs).unwrap();
+            assert_eq!(read(text), Ok(expected));
+            assert_eq!(serde_json::to_string(&expected).unwrap().parse(), Ok(epochs));
+        }
+        for wrong in ["0", "-1", "0.0", "\"epochs\"", "true"] {
+            let error = read(wrong).unwrap_err();
+            assert!(error.contains("expected \"epoch\", or a number of epochs above 0"), "{error}");
+        }
+    }
+
+    #[test]
     fn shapes_are_names_or_paths() {
         for (text, shape) in [
             ("dlrm", Shape::Dlrm),

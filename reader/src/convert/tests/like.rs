@@ -319,6 +319,12 @@ fn generated_data_and_missing_columns_are_refused() {
     assert!(refusal.contains("column hour: '24' is not a row number below 24"), "{refusal}");
 
     let known = KnownColumns::of(&old).unwrap();
+    let names = |names: [&str; 8]| names.map(ToOwned::to_owned);
+    let all = names(["hour", "other", "bought", "price", "film", "seen", "genres", "user"]);
+    assert_eq!(known.positions_in("a table", &all).unwrap(), [0, 2, 3, 4, 5, 6, 7]);
+    let fewer = names(["hour", "other", "bought", "price", "film", "seen", "genre", "user"]);
+    let refusal = known.positions_in("a table", &fewer).unwrap_err().to_string();
+    assert!(refusal.contains("a table has no column `genres` (did you mean `genre`?)"), "{refusal}");
     let known = KnownColumns::new("gen".into(), known.schema().clone(), None, Encoder::open(&old).unwrap());
     let options = options(&temp, "any", &csv(&new_rows()));
     let refusal = convert_like(&options, known, false, &no_progress).unwrap_err().to_string();
