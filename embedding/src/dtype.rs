@@ -165,6 +165,12 @@ impl Rounding {
     }
 }
 
+/// Whether no number is NaN or infinite.
+pub fn all_finite(numbers: &[f32]) -> bool {
+    // No early exit, so that the loop is vectorized.
+    numbers.iter().fold(true, |all, number| all & number.is_finite())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,7 +24,7 @@ pub mod vector;
 
 mod memory;
 
-pub use dtype::{Dtype, Rounding};
+pub use dtype::{Dtype, Rounding, all_finite};
 pub use frequency::{BagLengths, CountClass, FrequencyProfile, FrequencySketch, TableFrequencies};
 pub use optimizer::{Optimizer, Step, Update, UpdateRule};
 pub use placement::{

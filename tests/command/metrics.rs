@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
@@ -70,6 +70,27 @@ fn get_of_host(address: &str, host: &str, path: &str) -> String {
     response
 }
 
+/// What the live page shows.
+fn run_view(address: &str) -> Value {
+    let answer = get(address, "/run.json");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a response");
+    assert!(head.contains("\r\nContent-Type: application/json"), "{head}");
+    serde_json::from_str(body).expect("it is JSON")
+}
+
+/// Starts a training that serves its metrics; returns their address and the further lines that it prints.
+fn served(place: &Place, sets: &[&str]) -> (Child, String, impl Iterator<Item = String> + use<>) {
+    let mut command = rankine();
+    command.args(["train", &job(place), "--metrics", "0", "--run-dir", &place.word("run")]);
+    command.args(sets.iter().flat_map(|set| ["--set", set]));
+    let mut training =
+        command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the command starts");
+    let mut lines = BufReader::new(training.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    let address =
+        lines.find_map(|line| Some(line.split_once("http://")?.1.strip_suffix("/metrics")?.to_owned()));
+    (training, address.expect("the address is printed"), lines)
+}
+
 /// Checks the live page of the training on two ranks below, once its model was evaluated.
 #[track_caller]
 fn assert_shows_the_run(address: &str) {
@@ -80,10 +101,7 @@ fn assert_shows_the_run(address: &str) {
         assert!(get(address, &format!("/{name}")).starts_with("HTTP/1.1 200 "), "{name}");
     }
     let view = loop {
-        let answer = get(address, "/run.json");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a response");
-        assert!(head.contains("\r\nContent-Type: application/json"), "{head}");
-        let view: Value = serde_json::from_str(body).expect("it is JSON");
+        let view = run_view(address);
         if !view["evaluations"].as_array().expect("a list").is_empty() && view["state"] == "training" {
             break view;
         }
@@ -112,26 +130,15 @@ fn assert_shows_the_run(address: &str) {
 fn the_page_says_which_training_of_a_refit_it_shows() {
     let place = Place::new();
     generate(&place, SHAPE, 2000, 400);
-    let mut command = rankine();
-    command.args(["train", &job(&place), "--metrics", "0", "--run-dir", &place.word("run")]);
-    for set in [
+    let sets = [
         "train.epochs=100000",
         "train.validation=last:0.2",
         "train.early_stopping={ patience = 100000, refit = true }",
         "eval.every_steps=100",
-    ] {
-        command.args(["--set", set]);
-    }
-    let mut training =
-        command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the command starts");
-    let mut lines = BufReader::new(training.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
-    let address =
-        lines.find_map(|line| Some(line.split_once("http://")?.1.strip_suffix("/metrics")?.to_owned()));
-    let address = address.expect("the address is printed");
+    ];
+    let (mut training, address, _lines) = served(&place, &sets);
     let view = loop {
-        let answer = get(&address, "/run.json");
-        let (_, body) = answer.split_once("\r\n\r\n").expect("a response");
-        let view: Value = serde_json::from_str(body).expect("it is JSON");
+        let view = run_view(&address);
         if view["state"] == "training" {
             break view;
         }
@@ -145,17 +152,9 @@ fn the_page_says_which_training_of_a_refit_it_shows() {
 fn a_training_serves_its_metrics_and_a_page_while_it_runs() {
     let place = Place::new();
     generate(&place, SHAPE, 2000, 400);
-    let mut command = rankine();
-    command.args(["train", &job(&place), "--metrics", "0", "--run-dir", &place.word("run")]);
     // So long that only the signal ends it.
-    command.args(["--set", "train.epochs=100000", "--set", "train.log_every_steps=1"]);
-    command.args(["--set", "device.ranks=2", "--set", "eval.every_steps=1"]);
-    let mut training =
-        command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("the command starts");
-    let mut lines = BufReader::new(training.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
-    let address =
-        lines.find_map(|line| Some(line.split_once("http://")?.1.strip_suffix("/metrics")?.to_owned()));
-    let address = address.expect("the address is printed");
+    let sets = ["train.epochs=100000", "train.log_every_steps=1", "device.ranks=2", "eval.every_steps=1"];
+    let (mut training, address, mut lines) = served(&place, &sets);
     assert!(address.starts_with("127.0.0.1:"), "{address}");
     // Steps are reported once they are complete.
     let step = lines.find(|line| line.contains("step "));

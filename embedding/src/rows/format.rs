@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, all_finite};
 use crate::optimizer::UpdateRule;
 
 /// The memory layout of a row, in words of four bytes: weights, then optimizer state.
@@ -86,12 +86,8 @@ impl RowLayout {
 
     /// Returns whether all numbers of a row are finite.
     pub fn is_finite(&self, row: &[f32]) -> bool {
-        let finite = |numbers: &[f32]| {
-            // No early exit, so that the loop is vectorized.
-            numbers.iter().fold(true, |all, number| all & number.is_finite())
-        };
         let weights = match self.dtype {
-            Dtype::Fp32 => finite(&row[..self.dim]),
+            Dtype::Fp32 => all_finite(&row[..self.dim]),
             Dtype::Bf16 => {
                 halves(row, self.dim).iter().fold(true, |all, bits| all & (bits & 0x7f80 != 0x7f80))
             }
@@ -99,7 +95,7 @@ impl RowLayout {
                 halves(row, self.dim).iter().fold(true, |all, bits| all & (bits & 0x7c00 != 0x7c00))
             }
         };
-        weights && self.state().iter().all(|&begin| finite(&row[begin..begin + self.state_words()]))
+        weights && self.state().iter().all(|&begin| all_finite(&row[begin..begin + self.state_words()]))
     }
 }
 

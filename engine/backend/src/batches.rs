@@ -58,6 +58,15 @@ impl Batch {
         Ok(Box::new(UnpackedBatches(BatchStream::open(part, options)?)))
     }
 
+    /// Returns a batch of [`Batch::unpacked`].
+    ///
+    /// # Panics
+    /// If a device unpacks it.
+    pub fn as_unpacked(&self) -> &stream::Batch {
+        let Self::Unpacked(batch) = self else { unreachable!("the batch was opened for the CPU") };
+        batch
+    }
+
     /// Returns the number of samples.
     pub fn samples(&self) -> usize {
         match self {

@@ -1,5 +1,6 @@
 //! The part of a dataset that a device keeps between evaluations.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use rankine_reader::Part;
@@ -25,8 +26,9 @@ impl ResidentPart {
         }
     }
 
-    /// Calls `score` with each batch of the part and the number of bytes read so far. Calls `open` to read the batches
-    /// if they are not resident; they become so if `stays` returns true for each.
+    /// Calls `score` with each batch of the part and the number of bytes read so far, until it breaks; returns whether
+    /// it did. Calls `open` to read the batches if they are not resident; they become so if `stays` returns true for
+    /// each.
     ///
     /// # Errors
     /// The first error of the functions, or of reading.
@@ -34,21 +36,28 @@ impl ResidentPart {
         &mut self,
         open: impl FnOnce() -> Result<Batches, BackendError>,
         mut stays: impl FnMut(&Batch) -> bool,
-        mut score: impl FnMut(&Batch, u64) -> Result<(), BackendError>,
-    ) -> Result<(), BackendError> {
+        mut score: impl FnMut(&Batch, u64) -> Result<ControlFlow<()>, BackendError>,
+    ) -> Result<ControlFlow<()>, BackendError> {
+        for batch in &self.batches {
+            if score(batch, 0)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
         if !self.batches.is_empty() {
-            return self.batches.iter().try_for_each(|batch| score(batch, 0));
+            return Ok(ControlFlow::Continue(()));
         }
         let mut batches = open()?;
         let mut kept = Some(Vec::new());
         while let Some(batch) = batches.next().transpose()? {
-            score(&batch, batches.bytes_read())?;
+            if score(&batch, batches.bytes_read())?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
             kept = kept.filter(|_| stays(&batch));
             if let Some(kept) = &mut kept {
                 kept.push(batch);
             }
         }
         self.batches = kept.unwrap_or_default();
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 }

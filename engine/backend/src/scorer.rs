@@ -1,10 +1,12 @@
 //! What an evaluation needs of a model.
 
+use std::ops::ControlFlow;
+
 use rankine_base::StopCause;
 use rankine_engine_cpu::CpuModel;
 use rankine_model::evaluation::{Evaluation, HeadMetrics};
 use rankine_reader::dataset::DatasetPart;
-use rankine_reader::stream::{self, StreamOptions};
+use rankine_reader::stream::StreamOptions;
 
 use super::batches::Batch;
 use super::error::BackendError;
@@ -61,35 +63,25 @@ pub fn judge_on_cpu(
     progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
 ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
     let mut evaluation = Evaluation::new(&model.spec().heads);
-    let (mut logits, mut has_nan) = (Vec::new(), false);
+    let mut logits = Vec::new();
     resident.keep_only(&part, options.batch_size);
     let stays = |batch: &Batch| {
-        let left = resident_bytes.checked_sub(unpacked(batch).samples.bytes());
+        let left = resident_bytes.checked_sub(batch.as_unpacked().samples.bytes());
         resident_bytes = left.unwrap_or(0);
         left.is_some()
     };
-    resident.score(
-        || Batch::unpacked(part, options),
-        stays,
-        |batch, bytes_read| {
-            let batch = unpacked(batch);
-            logits.clear();
-            // After a score that is not a number, the others do not matter.
-            if !has_nan {
-                model.logits(&batch.samples, &mut logits);
-                has_nan = logits.iter().any(|logit| logit.is_nan());
-            }
-            if !has_nan {
-                evaluation.add(&batch.samples, &logits);
-            }
-            let (samples, out_of_range) = (evaluation.samples(), batch.out_of_range.as_slice());
-            progress(ScoringProgress { samples, bytes_read, out_of_range }).map_err(BackendError::Stopped)
-        },
-    )?;
-    Ok((!has_nan).then(|| evaluation.metrics()))
-}
-
-fn unpacked(batch: &Batch) -> &stream::Batch {
-    let Batch::Unpacked(batch) = batch else { unreachable!("the batches were opened for the CPU") };
-    batch
+    let score = |batch: &Batch, bytes_read| {
+        let batch = batch.as_unpacked();
+        logits.clear();
+        model.logits(&batch.samples, &mut logits);
+        if logits.iter().any(|logit| logit.is_nan()) {
+            return Ok(ControlFlow::Break(()));
+        }
+        evaluation.add(&batch.samples, &logits);
+        let (samples, out_of_range) = (evaluation.samples(), batch.out_of_range.as_slice());
+        let progressed = progress(ScoringProgress { samples, bytes_read, out_of_range });
+        progressed.map(ControlFlow::Continue).map_err(BackendError::Stopped)
+    };
+    let scored = resident.score(|| Batch::unpacked(part, options), stays, score)?;
+    Ok(scored.is_continue().then(|| evaluation.metrics()))
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 
 use rankine_base::sealed::{self, Checksum};
+use rankine_embedding::all_finite;
 use rankine_embedding::rows::RowSelection;
 use rankine_reader::dataset::FileManifest;
 use rankine_topology::Rank;
@@ -226,7 +227,7 @@ fn fill(
             let kinds = std::iter::once(&dense.parameters).chain(&dense.state);
             for (numbers, bytes) in kinds.zip(bytes.chunks_exact_mut(4 * range.len())) {
                 let numbers = &numbers[range.clone()];
-                if numbers.iter().any(|number| !number.is_finite()) {
+                if !all_finite(numbers) {
                     return Err(CheckpointError::NotFinite { tensor: "the dense parameters".into() });
                 }
                 bytes.copy_from_slice(bytemuck::cast_slice(numbers));

@@ -125,18 +125,13 @@ impl Writer {
     /// # Errors
     /// The operating system's.
     pub fn finish(mut self) -> io::Result<()> {
-        let file = Arc::clone(&self.file);
-        if self.threads.is_empty() {
-            let whole = whole_pages(self.filled);
-            file.write(&self.buffer[..whole], self.begin)?;
-            file.output.write_all_at(&self.buffer[whole..self.filled], self.begin + whole as u64)?;
-        } else {
-            self.hand_over(0)?;
-            self.join();
-            file.check()?;
-            file.output.write_all_at(&self.buffer[..self.filled], self.begin)?;
-        }
-        file.output.sync()
+        let whole = whole_pages(self.filled);
+        self.file.write(&self.buffer[..whole], self.begin)?;
+        self.join();
+        self.file.check()?;
+        let rest = &self.buffer[whole..self.filled];
+        self.file.output.write_all_at(rest, self.begin + whole as u64)?;
+        self.file.output.sync()
     }
 
     /// Hands all whole pages over to the threads; the remaining bytes move to the start of another buffer, which has
@@ -441,6 +436,32 @@ mod tests {
     fn threads_write_at_the_same_time() {
         let file = Together(Mutex::default(), Condvar::new());
         write(Box::new(file), &[BUFFER_BYTES, 1]).unwrap();
+    }
+
+    /// A file whose threads take long, and which cannot be synced before all bytes are written.
+    #[derive(Default)]
+    struct Slow(Mutex<usize>);
+
+    impl Output for Slow {
+        fn write_at(&self, bytes: &[u8], _: u64) -> io::Result<usize> {
+            *self.0.lock().unwrap() += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn write_direct_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+            thread::sleep(Duration::from_millis(50));
+            self.write_at(bytes, offset)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            let all = *self.0.lock().unwrap() == BUFFER_BYTES + 1;
+            if all { Ok(()) } else { Err(ErrorKind::Other.into()) }
+        }
+    }
+
+    #[test]
+    fn a_file_is_synced_after_all_writes() {
+        write(Box::new(Slow::default()), &[BUFFER_BYTES, 1]).unwrap();
     }
 
     /// On a disk, and in memory.

@@ -22,7 +22,7 @@ pub fn scoring_bytes(spec: &ModelSpec, samples: usize, threads: usize) -> u64 {
     tiles_bytes(spec, samples, threads)
 }
 
-/// Returns the bytes of the tiles into which a batch of `samples` samples is divided, at most so many at a time.
+/// Returns the bytes of the tiles of a batch of `samples` samples, of which `most` are in memory at a time.
 fn tiles_bytes(spec: &ModelSpec, samples: usize, most: usize) -> u64 {
     let of_tile = tile_samples(samples).min(samples).max(1);
     (samples.div_ceil(of_tile).min(most) as u64).saturating_mul(tile_bytes(spec, of_tile))

@@ -25,7 +25,7 @@ use rankine_base::publish::PartialDir;
 use rankine_base::sealed::{self, Checksum, SealedError};
 use rankine_checkpoint::{Disk, Files, Writer};
 use rankine_embedding::cpu::Table;
-use rankine_embedding::{Dtype, TableSpec};
+use rankine_embedding::{Dtype, TableSpec, all_finite};
 use rankine_model::{Model, ModelSpec};
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
@@ -340,8 +340,7 @@ fn put_weights(weights: &[f32], dtype: Dtype, bytes: &mut [u8]) -> bool {
     let parts = weights.par_chunks(elements).zip(bytes.par_chunks_mut(elements * dtype.bytes()));
     let put = |(weights, bytes): (&[f32], &mut [u8])| {
         dtype.put_all(weights, bytes);
-        // Without an early end, this is compiled to vectors.
-        weights.iter().fold(true, |all, weight| all & weight.is_finite())
+        all_finite(weights)
     };
     parts.map(put).reduce(|| true, |one, other| one & other)
 }

@@ -84,7 +84,7 @@ impl Backend for CpuBackend {
     }
 
     fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), BackendError> {
-        let Batch::Unpacked(batch) = batch else { unreachable!("batches are opened for the back end") };
+        let batch = batch.as_unpacked();
         self.outcomes.push(self.model.train_step(&batch.samples, rate_factor));
         Ok(())
     }
@@ -130,7 +130,7 @@ impl Backend for CpuBackend {
     }
 
     fn report_details(&self, batch: &Batch) -> Result<ReportDetails, BackendError> {
-        let Batch::Unpacked(batch) = batch else { unreachable!("batches are opened for the back end") };
+        let batch = batch.as_unpacked();
         let look_ups = look_ups::count(self.model.spec(), &batch.samples);
         let exchanged = self.model.traffic().into();
         Ok(ReportDetails { exchanged, look_ups, ..ReportDetails::default() })
