@@ -29,6 +29,8 @@ pub struct VisibleGpu {
     pub memory_bytes: u64,
     /// Compute capability, major and minor: 9 and 0 for Hopper.
     pub compute_capability: (u32, u32),
+    /// The address on the PCI bus, such as `0000:17:00.0`.
+    pub pci_address: String,
 }
 
 /// `CUresult`, an enum of the size of an int; 0 is success.
@@ -62,6 +64,7 @@ struct Calls {
     device_get_uuid: unsafe extern "C" fn(*mut [u8; 16], i32) -> Status,
     device_total_mem: unsafe extern "C" fn(*mut usize, i32) -> Status,
     device_get_attribute: unsafe extern "C" fn(*mut i32, i32, i32) -> Status,
+    device_get_pci_bus_id: unsafe extern "C" fn(*mut c_char, i32, i32) -> Status,
 }
 
 impl Calls {
@@ -79,6 +82,7 @@ impl Calls {
                 device_get_uuid: loaded.symbol(c"cuDeviceGetUuid_v2")?,
                 device_total_mem: loaded.symbol(c"cuDeviceTotalMem_v2")?,
                 device_get_attribute: loaded.symbol(c"cuDeviceGetAttribute")?,
+                device_get_pci_bus_id: loaded.symbol(c"cuDeviceGetPCIBusId")?,
             })
         }
     }
@@ -106,12 +110,8 @@ impl Calls {
         // SAFETY: the driver is initialized, and the pointer is to a live i32; an ordinal out of range is an error.
         self.check("cuDeviceGet", unsafe { (self.device_get)(&mut device, ordinal) })?;
 
-        let mut name = [0; 256];
-        // SAFETY: the buffer is live and has the given length; `device` is a handle that the driver gave.
-        let status = unsafe { (self.device_get_name)(name.as_mut_ptr(), name.len() as i32, device) };
-        self.check("cuDeviceGetName", status)?;
-        let name = name.map(|c| c as u8);
-        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
+        let name = self.text("cuDeviceGetName", self.device_get_name, device)?;
+        let pci_address = self.text("cuDeviceGetPCIBusId", self.device_get_pci_bus_id, device)?;
 
         let mut uuid = [0; 16];
         // SAFETY: the pointer is to 16 live bytes, which is what a CUuuid is.
@@ -126,7 +126,22 @@ impl Calls {
             self.attribute(COMPUTE_CAPABILITY_MAJOR, device)?,
             self.attribute(COMPUTE_CAPABILITY_MINOR, device)?,
         );
-        Ok(VisibleGpu { name, uuid: uuid_text(uuid), memory_bytes: memory_bytes as u64, compute_capability })
+        let (uuid, memory_bytes) = (uuid_text(uuid), memory_bytes as u64);
+        Ok(VisibleGpu { name, uuid, memory_bytes, compute_capability, pci_address })
+    }
+
+    /// Returns a text about a device, by a call that writes at most as many bytes as it is told.
+    fn text(
+        &self,
+        name: &'static str,
+        call: unsafe extern "C" fn(*mut c_char, i32, i32) -> Status,
+        device: i32,
+    ) -> Result<String, CallError> {
+        let mut text = [0; 256];
+        // SAFETY: the buffer is live and has the given length; `device` is a handle that the driver gave.
+        self.check(name, unsafe { call(text.as_mut_ptr(), text.len() as i32, device) })?;
+        let text = text.map(|c| c as u8);
+        Ok(CStr::from_bytes_until_nul(&text).unwrap_or_default().to_string_lossy().into_owned())
     }
 
     fn attribute(&self, attribute: i32, device: i32) -> Result<u32, CallError> {

@@ -175,6 +175,21 @@ impl Device {
         Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
+    /// The address on the PCI bus, such as `0000:17:00.0`.
+    ///
+    /// # Errors
+    /// If the driver does not report it.
+    pub fn pci_address(&self) -> Result<String> {
+        let attribute = |attribute| {
+            // SAFETY: the handle is a device that the driver gave.
+            unsafe { result::device::get_attribute(self.handle, attribute) }.named("cuDeviceGetAttribute")
+        };
+        let domain = attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        let bus = attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+        let device = attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+        Ok(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
+    }
+
     /// Free bytes of its memory. The device must be current on this thread.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ pub use settings::{Kind, Settings};
 pub use threads::thread_count;
 pub use train::{
     Average, AverageKind, AverageSave, DenseUpdate, Device, DeviceKind, EarlyStopping, Eval, EvalSet,
-    Precision, StoppingMetric, Train,
+    Precision, StoppingMetric, ThreadBinding, Train,
 };
 pub use values::{
     AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, Fraction, JobName, NonNegative, Positive,

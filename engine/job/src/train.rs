@@ -323,6 +323,8 @@ pub struct Device {
     pub nodes: Ranks,
     /// How ranks update the dense parameters.
     pub dense_update: DenseUpdate,
+    /// Where the threads of GPUs run.
+    pub bind: ThreadBinding,
 }
 
 impl Default for Device {
@@ -337,6 +339,7 @@ impl Default for Device {
             ranks: Ranks::ONE,
             nodes: Ranks::Auto,
             dense_update: DenseUpdate::default(),
+            bind: ThreadBinding::default(),
         }
     }
 }
@@ -350,6 +353,29 @@ impl Device {
     /// Returns the precision that the job asks for on CPUs, which have only some.
     pub fn precision_on_cpus(&self) -> Precision {
         self.precision.unwrap_or(Precision::Fp32)
+    }
+}
+
+/// Where the threads run that read data for GPUs, copy them to GPUs and enqueue their work.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "kebab-case")]
+pub enum ThreadBinding {
+    /// On the NUMA node of their GPU, on the processors that the process may use; the buffers that GPUs copy from are
+    /// in its memory. `rankine doctor` shows the nodes.
+    #[default]
+    Auto,
+    /// On any processor.
+    Off,
+}
+
+impl ThreadBinding {
+    /// Returns the name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+        }
     }
 }
 

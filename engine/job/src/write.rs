@@ -61,7 +61,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_guard(out, guard)?;
     let Reader { mode, queue_depth } = reader;
     writeln!(out, "\n[reader]\nmode = \"{}\"\nqueue_depth = {queue_depth}", mode.name())?;
-    let Device { kind, precision, tune, tuning, machine, threads, ranks, nodes, dense_update } = device;
+    let Device { kind, precision, tune, tuning, machine, threads, ranks, nodes, dense_update, bind } = device;
     writeln!(out, "\n[device]\nkind = \"{}\"", kind.name())?;
     write_name(out, "precision", precision.map(Precision::name), "bf16 on GPUs and fp32 on CPUs")?;
     writeln!(out, "tune = {tune}")?;
@@ -71,6 +71,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_option(out, "machine", machine.as_ref(), "measured or typical speeds of the device")?;
     write_option(out, "threads", threads.as_ref(), "all threads that the process may use")?;
     writeln!(out, "ranks = {ranks}\nnodes = {nodes}\ndense_update = \"{}\"", dense_update.name())?;
+    writeln!(out, "bind = \"{}\"", bind.name())?;
     let Metrics { listen, textfile, tensorboard, mllog } = metrics;
     writeln!(out, "\n[metrics]")?;
     write_option(

@@ -12,6 +12,7 @@ use std::thread;
 
 use bytesize::ByteSize;
 use rankine_base::build::Build;
+use rankine_base::numa::{NumaNode, NumaNodes};
 use rankine_base::system::{self, LockedMemory, Memory};
 use rankine_cuda::probe::{Attempt, Driver, Library, Presence, Probe, VisibleGpu};
 use rankine_engine_gpu as gpu;
@@ -41,6 +42,8 @@ pub struct Report {
     pub build: Build,
     /// The processor.
     pub cpu: Cpu,
+    /// The NUMA nodes; none if the system does not report them.
+    pub numa: Vec<NumaNode>,
     /// The memory; `None` if the system does not report it.
     pub memory: Option<Memory>,
     /// The limit of locked memory, which io_uring needs for registered buffers; `None` if the system does not report
@@ -50,6 +53,8 @@ pub struct Report {
     pub reading: Option<Reading>,
     /// The GPU libraries and the GPUs.
     pub gpu: Probe,
+    /// The number of the NUMA node of each GPU, in their order; `None` if the system does not report it.
+    pub gpu_nodes: Vec<Option<u32>>,
     /// Whether the CUDA back end can use each GPU, in their order; empty in builds without CUDA.
     pub backends: Vec<Backend>,
     /// The device that a training would use.
@@ -105,14 +110,22 @@ pub fn doctor(options: &Options<'_>) -> Report {
             .collect();
         Reading { dir: options.dir.to_owned(), modes }
     });
+    let (gpu, numa) = (rankine_cuda::probe::probe(), NumaNodes::here());
+    let gpus = match &gpu.driver {
+        Presence::Found(Driver { devices: Ok(gpus), .. }) => gpus.as_slice(),
+        _ => &[],
+    };
+    let node = |gpu: &VisibleGpu| numa.of_pci_device(&gpu.pci_address).map(|node| node.number);
     Report {
         version: build::here().version.clone(),
         build: build::here().clone(),
         cpu: cpu::cpu(threads),
+        numa: numa.nodes().to_vec(),
+        gpu_nodes: gpus.iter().map(node).collect(),
         memory: system::memory(),
         locked_memory: system::locked_memory(),
         reading,
-        gpu: rankine_cuda::probe::probe(),
+        gpu,
         training: training(threads, &backends),
         backends,
     }
@@ -154,6 +167,9 @@ impl fmt::Display for Report {
         for feature in features {
             line(f, "", format_args!("{:<9} {}", feature.name, if feature.present { "yes" } else { "no" }))?;
         }
+        for (index, node) in self.numa.iter().enumerate() {
+            line(f, if index == 0 { "numa" } else { "" }, format_args!("{node}"))?;
+        }
         if let Some(memory) = &self.memory {
             let (available, total) = (ByteSize(memory.available_bytes), ByteSize(memory.total_bytes));
             line(f, "memory", format_args!("{available} available of {total}"))?;
@@ -171,7 +187,7 @@ impl fmt::Display for Report {
         if let Some(reading) = &self.reading {
             write_reading(f, reading)?;
         }
-        write_gpu(f, &self.gpu, &self.backends)?;
+        write_gpu(f, self)?;
         let Training { device, threads, why } = &self.training;
         line(f, "training", format_args!("{device}, {threads} threads: {why}"))
     }
@@ -188,7 +204,8 @@ fn write_reading(f: &mut fmt::Formatter<'_>, reading: &Reading) -> fmt::Result {
     Ok(())
 }
 
-fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe, backends: &[Backend]) -> fmt::Result {
+fn write_gpu(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
+    let Report { gpu, gpu_nodes, backends, .. } = report;
     match &gpu.driver {
         Presence::Found(Driver { library, devices }) => {
             write_library(f, "driver", library, "CUDA ")?;
@@ -199,10 +216,14 @@ fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe, backends: &[Backend]) -> f
                         let VisibleGpu { name, memory_bytes, compute_capability: (major, minor), .. } =
                             device;
                         let memory = ByteSize(*memory_bytes);
+                        let node = gpu_nodes.get(i).copied().flatten();
+                        let node = node.map_or(String::new(), |node| format!(", NUMA node {node}"));
                         line(
                             f,
                             "",
-                            format_args!("GPU {i}: {name}, {memory}, compute capability {major}.{minor}"),
+                            format_args!(
+                                "GPU {i}: {name}, {memory}, compute capability {major}.{minor}{node}"
+                            ),
                         )?;
                         match backends.get(i) {
                             Some(Backend { refused: Some(why), .. }) => {
@@ -322,6 +343,7 @@ mod tests {
             memory_bytes: 80 << 30,
             compute_capability: (9, 0),
             uuid: "GPU-1".into(),
+            pci_address: "0000:17:00.0".into(),
         };
         let refused =
             Library { refused: Some("it is too old".into()), ..library("libcublasLt.so.13", Ok(CUDA_13)) };
@@ -342,6 +364,8 @@ mod tests {
                 available_threads: 6,
                 features: vec![feature("avx2", true), feature("avx512f", false)],
             },
+            numa: vec![NumaNode { number: 0, cpus: vec![0, 1, 2, 6] }, NumaNode { number: 1, cpus: vec![] }],
+            gpu_nodes: vec![Some(1), None],
             memory: Some(Memory {
                 total_bytes: 64 << 30,
                 available_bytes: 12 << 30,
@@ -377,11 +401,13 @@ rustc     1.95.0
 cpu       A Processor, 6 threads for this process
           avx2      yes
           avx512f   no
+numa      node 0: processors 0-2, 6
+          node 1: no processor for this process
 memory    12.0 GiB available of 64.0 GiB
           limit of this process: 1.5 GiB
 memlock   8.0 MiB (raise it with `ulimit -l`)
 driver    CUDA 13.0 (/lib/libcuda.so.1)
-          GPU 0: Some GPU, 80.0 GiB, compute capability 9.0
+          GPU 0: Some GPU, 80.0 GiB, compute capability 9.0, NUMA node 1
             79.0 GiB free; kernels were loaded
           GPU 1: Some GPU, 80.0 GiB, compute capability 9.0
             not used: it is busy
@@ -393,7 +419,8 @@ cupti     not found
 training  cpu, 6 threads: a reason
 ";
         assert_eq!(report.to_string(), expected);
-        let unlimited = Report { locked_memory: Some(LockedMemory::Unlimited), memory: None, ..report };
+        let (locked_memory, numa) = (Some(LockedMemory::Unlimited), Vec::new());
+        let unlimited = Report { locked_memory, numa, memory: None, ..report };
         let text = unlimited.to_string();
         assert!(text.contains("  avx512f   no\nmemlock   unlimited\ndriver "), "{text}");
     }

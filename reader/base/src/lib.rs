@@ -19,6 +19,7 @@ pub mod file_identity;
 pub mod files;
 pub mod hooks;
 pub mod nearest;
+pub mod numa;
 pub mod publish;
 pub mod sealed;
 pub mod stop;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -36,6 +37,22 @@ impl Memory {
 /// The host's name.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Returns how long ago this process was started, to 10 ms; `None` if the system does not tell.
+pub fn process_age() -> Option<Duration> {
+    let (stat, uptime) =
+        (fs::read_to_string("/proc/self/stat").ok()?, fs::read_to_string("/proc/uptime").ok()?);
+    let start = start_ticks(&stat)? as f64 / rustix::param::clock_ticks_per_second() as f64;
+    let now: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+    Some(Duration::from_secs_f64((now - start).max(0.0)))
+}
+
+/// Parses when a process was started, in ticks since the system was: the 22nd field, counted from a name in parentheses
+/// that may contain anything.
+fn start_ticks(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
 /// Returns the memory of the machine; `None` if the system does not tell.
@@ -187,6 +204,15 @@ mod tests {
     fn usable_memory_is_bounded_by_the_limit() {
         let memory = |limit| Memory { total_bytes: 100, available_bytes: 60, cgroup_limit_bytes: limit };
         assert_eq!([None, Some(70), Some(50)].map(|limit| memory(limit).usable_bytes()), [60, 60, 50]);
+    }
+
+    #[test]
+    fn the_start_of_a_process_is_parsed_after_its_name() {
+        let rest: String = (4..=52).map(|field| format!(" {field}")).collect();
+        assert_eq!(start_ticks(&format!("7 (a ) 5 (b) S{rest}")), Some(22));
+        assert_eq!((start_ticks(""), start_ticks("7 (a) S 1 2")), (None, None));
+        let age = process_age().unwrap();
+        assert!(age < Duration::from_secs(3600), "a test that takes {age:?}");
     }
 
     #[cfg(target_os = "linux")]

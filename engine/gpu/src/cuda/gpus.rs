@@ -9,7 +9,7 @@ use rankine_cuda::blas::Algorithms;
 use rankine_cuda::{Device, Error as CudaError};
 use rankine_embedding::cuda::Error as TableError;
 use rankine_embedding::plan::Machine;
-use rankine_job::{Conflict, DenseUpdate, Job, Precision};
+use rankine_job::{Conflict, DenseUpdate, Job, Precision, ThreadBinding};
 use rankine_model::ModelSpec;
 
 use super::calibration;
@@ -143,6 +143,7 @@ impl OpenGpus {
                 deadline: job.guard.barrier_timeout_s.duration(),
                 overlaps,
                 shard_dense_update: job.device.dense_update == DenseUpdate::Sharded,
+                binds_threads: job.device.bind == ThreadBinding::Auto,
                 ..Execution::new(job.device.precision_on_gpus())
             },
             batches: BatchShape {

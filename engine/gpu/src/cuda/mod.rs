@@ -15,6 +15,7 @@
 //! the same GPU with the same cuBLASLt.
 
 mod batch;
+mod binding;
 pub mod calibration;
 mod context;
 mod error;

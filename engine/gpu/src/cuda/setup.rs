@@ -53,6 +53,8 @@ pub struct Execution {
     pub overlaps: Overlaps,
     /// Whether, with several ranks, each updates a part of the dense parameters for all.
     pub shard_dense_update: bool,
+    /// Whether threads run on the NUMA node of their GPU.
+    pub binds_threads: bool,
     /// How long a rank waits for another one before it fails.
     pub deadline: Duration,
 }
@@ -65,6 +67,7 @@ impl Execution {
             algorithms: Algorithms::Known,
             overlaps: Overlaps::ALL,
             shard_dense_update: false,
+            binds_threads: true,
             deadline: Duration::from_secs(30),
         }
     }

@@ -335,6 +335,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             ranks: RankCount::new(per_node * nodes).map_or(Ranks::Auto, Ranks::Count),
             nodes: if sharded { Ranks::Auto } else { Ranks::Count(RankCount::new(nodes).unwrap()) },
             dense_update: if sharded { DenseUpdate::Sharded } else { DenseUpdate::Replicated },
+            bind: if sharded { ThreadBinding::Off } else { ThreadBinding::Auto },
         },
     );
     let counts = || proptest::option::of(count());

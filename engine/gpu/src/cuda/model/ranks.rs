@@ -21,6 +21,7 @@ use rankine_topology::{Rank, Topology};
 
 use super::processes::connect_processes;
 use crate::cuda::batch::GlobalBatch;
+use crate::cuda::binding::near;
 use crate::cuda::context::RankContext;
 use crate::cuda::error::{Error, Result};
 use crate::cuda::gpu_rank::GpuRank;
@@ -74,6 +75,8 @@ impl GpuRanks {
                 let setup = Arc::clone(setup);
                 let create = move |cluster: Cluster| {
                     let device = Arc::clone(cluster.device());
+                    let binding = near(std::slice::from_ref(&device), setup.execution.binds_threads);
+                    binding.map_err(Error::from)?.bind_thread();
                     create_rank(&setup, &device, Some(cluster))
                 };
                 let workers = Workers::start(clusters, create)?;
@@ -88,11 +91,6 @@ impl GpuRanks {
     /// Returns the topology of all ranks.
     pub(super) fn topology(&self) -> Topology {
         self.topology
-    }
-
-    /// Returns this process's first rank.
-    pub(super) fn first(&self) -> Rank {
-        self.first
     }
 
     /// Starts a training step on a batch.
