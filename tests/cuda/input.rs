@@ -10,8 +10,8 @@ use rankine_cuda::{Device, Lane, PinnedBuffer};
 use rankine_embedding::cuda::{Hotness, Layout};
 use rankine_embedding::{Dtype, Pooling, TableSpec};
 use rankine_engine_gpu::{
-    BatchShape, CudaModel, EvaluationShape, Execution, Feed, InputLanes, InputLayout, InputSlot, ModelSetup,
-    StepParameters,
+    BatchShape, CudaModel, EvaluationShape, Execution, Feed, FeedRanks, InputLanes, InputLayout, InputSlot,
+    ModelSetup, StepParameters,
 };
 use rankine_model::evaluation::{Evaluation, HeadMetrics};
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
@@ -23,6 +23,7 @@ use rankine_reader::schema::{
 };
 use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
 use rankine_reader::{Part, Samples, Schema};
+use rankine_topology::{Rank, Topology};
 
 use super::{Bench, Body, Outcome, Words};
 
@@ -216,13 +217,14 @@ fn options(words: &mut Words, part: &DatasetPart) -> StreamOptions {
         0 => Order::File,
         _ => Order::Shuffled { seed: words.below(1 << 20), window_blocks: 1 + words.below(5) as u32 },
     };
+    let batch_size = words.one_of(&[1, 64, 300, 1000, 5000]).max(part.samples as usize / 60);
     StreamOptions {
-        batch_size: words.one_of(&[1, 64, 300, 1000, 5000]).max(part.samples as usize / 60),
         epochs: Some(3),
         order,
         start: Position { epoch: words.below(2), sample: words.below(part.samples + 1) },
         io: IoOptions { depth: 3, ..IoOptions::default() },
         prefetch: 1 + words.below(3) as usize,
+        ..StreamOptions::one_epoch(batch_size)
     }
 }
 
@@ -232,19 +234,34 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
     let mut slot = Slot::new(bench, &dataset.part.schema, options.batch_size)?;
     let unpacker = slot.slot.unpacker(&bench.device, &dataset.part.schema)?;
     let stays = words.below(4) == 0;
-    let device = std::slice::from_ref(&bench.device);
-    let mut feed = Feed::open(device, dataset.part.clone(), &options, false)?;
+    // One of several processes with a GPU each reads only the blocks of its share.
+    let processes = words.one_of(&[1, 1, 2, 3]);
+    let ranks = FeedRanks {
+        devices: std::slice::from_ref(&bench.device),
+        topology: Topology::new(processes, 1)?,
+        first: Rank(words.below(processes as u64) as usize),
+        binds_threads: true,
+    };
+    let mut feed = Feed::open_shares(ranks, dataset.part.clone(), &options, false)?;
     let mut kept = Vec::new();
     for batch in BatchStream::open(dataset.part.clone(), &options)? {
         let (batch, fed) = (batch?, feed.next().ok_or("the feed ends too early")??);
         if (fed.start(), fed.len()) != (batch.start, batch.samples.len) {
             return Err(format!("a batch starts at {:?}, not at {:?}", fed.start(), batch.start).into());
         }
+        let share = ranks.topology.share(fed.len(), ranks.first);
+        if fed.parts()[0].len() != share.len() {
+            return Err(format!("{} samples of the share {share:?}", fed.parts()[0].len()).into());
+        }
+        if share.is_empty() {
+            continue;
+        }
         let faults = slot.faults.device_pointer()?;
         let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane };
         slot.slot.unpack(lanes, &fed.parts()[0], &unpacker, faults, PARAMETERS)?;
-        let what = format!("{options:?} at {:?} of columns of {:?} bits", batch.start, dataset.bits);
-        slot.check(&what, &batch.samples)?;
+        let what =
+            format!("{share:?} of {options:?} at {:?}, columns of {:?} bits", batch.start, dataset.bits);
+        slot.check(&what, &batch.samples.slice(share))?;
         // Some are released late, and not in their order.
         if stays {
             kept.push(fed);

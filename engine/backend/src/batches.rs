@@ -70,7 +70,7 @@ impl Batch {
     /// Returns the number of samples.
     pub fn samples(&self) -> usize {
         match self {
-            Self::Unpacked(batch) => batch.samples.len,
+            Self::Unpacked(batch) => batch.len,
             Self::Packed(batch) => batch.samples(),
         }
     }

@@ -28,7 +28,7 @@ impl ResidentPart {
 
     /// Calls `score` with each batch of the part and the number of bytes read so far, until it breaks; returns whether
     /// it did. Calls `open` to read the batches if they are not resident; they become so if `stays` returns true for
-    /// each.
+    /// each. What it opened is returned, too: a device may still use its memory.
     ///
     /// # Errors
     /// The first error of the functions, or of reading.
@@ -37,20 +37,20 @@ impl ResidentPart {
         open: impl FnOnce() -> Result<Batches, BackendError>,
         mut stays: impl FnMut(&Batch) -> bool,
         mut score: impl FnMut(&Batch, u64) -> Result<ControlFlow<()>, BackendError>,
-    ) -> Result<ControlFlow<()>, BackendError> {
+    ) -> Result<(ControlFlow<()>, Option<Batches>), BackendError> {
         for batch in &self.batches {
             if score(batch, 0)?.is_break() {
-                return Ok(ControlFlow::Break(()));
+                return Ok((ControlFlow::Break(()), None));
             }
         }
         if !self.batches.is_empty() {
-            return Ok(ControlFlow::Continue(()));
+            return Ok((ControlFlow::Continue(()), None));
         }
         let mut batches = open()?;
         let mut kept = Some(Vec::new());
         while let Some(batch) = batches.next().transpose()? {
             if score(&batch, batches.bytes_read())?.is_break() {
-                return Ok(ControlFlow::Break(()));
+                return Ok((ControlFlow::Break(()), Some(batches)));
             }
             kept = kept.filter(|_| stays(&batch));
             if let Some(kept) = &mut kept {
@@ -58,6 +58,6 @@ impl ResidentPart {
             }
         }
         self.batches = kept.unwrap_or_default();
-        Ok(ControlFlow::Continue(()))
+        Ok((ControlFlow::Continue(()), Some(batches)))
     }
 }

@@ -82,6 +82,6 @@ pub fn judge_on_cpu(
         let progressed = progress(ScoringProgress { samples, bytes_read, out_of_range });
         progressed.map(ControlFlow::Continue).map_err(BackendError::Stopped)
     };
-    let scored = resident.score(|| Batch::unpacked(part, options), stays, score)?;
+    let (scored, _) = resident.score(|| Batch::unpacked(part, options), stays, score)?;
     Ok(scored.is_continue().then(|| evaluation.metrics()))
 }

@@ -5,7 +5,7 @@ use rankine_embedding::frequency::{BagLengths, CountClass, FrequencySketch, Tabl
 use rankine_reader::generate::PowerLaw;
 use rankine_reader::schema::{Categorical, Hotness};
 use rankine_reader::statistics::TableStatistics;
-use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
+use rankine_reader::stream::{BatchStream, Order, StreamOptions};
 use rankine_reader::{Dataset, Part, Schema};
 use serde::Serialize;
 
@@ -153,12 +153,9 @@ fn sketches(
     let columns = &dataset.schema().categorical;
     let mut sketches: Vec<_> = columns.iter().map(|_| FrequencySketch::new(capacity)).collect();
     let options = StreamOptions {
-        batch_size: BATCH_SAMPLES,
-        epochs: Some(1),
         order: Order::Shuffled { seed: job.seed, window_blocks: WINDOW_BLOCKS },
-        start: Position::default(),
         io: job.reader.io_options(),
-        prefetch: 2,
+        ..StreamOptions::one_epoch(BATCH_SAMPLES)
     };
     let mut left = samples;
     for batch in BatchStream::open(dataset.part(Part::Train)?, &options)? {

@@ -1,6 +1,5 @@
 //! Batches of unpacked samples, prepared ahead of their consumer.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -10,31 +9,37 @@ use crate::background::{Background, StopSignal};
 use crate::dataset::DatasetPart;
 use crate::io::{BytesRead, Rung, SlabRing};
 use crate::samples::Samples;
-use crate::stream::division::{self, Division, Portion};
-use crate::stream::window::RowWindow;
-use crate::stream::{BlockStream, Plan, Position, StreamOptions, Window};
+use crate::stream::row_window::RowWindow;
+use crate::stream::rows::RowsOfWindow;
+use crate::stream::windows::{self, Windows};
+use crate::stream::{BlockStream, Plan, Position, StreamOptions};
 
 /// The samples of one training step. Dropping it makes its memory available for a later batch.
 #[derive(Debug)]
 pub struct Batch {
-    /// The samples. They may be moved out; their memory is then not reused.
+    /// The samples of the stream's share. They may be moved out; their memory is then not reused.
     pub samples: Samples,
+    /// The number of samples of the whole batch.
+    pub len: usize,
+    /// The position in the batch of the first of `samples`.
+    pub first: usize,
     /// The position at which the batch starts.
     pub start: Position,
     /// The position after the batch: a stream started there yields the next samples.
     pub end: Position,
-    /// How many ids were out of range and were handled by the part's rules: one number per categorical column, or
-    /// empty if all such ids are errors.
+    /// How many ids of `samples` were out of range and were handled by the part's rules: one number per categorical
+    /// column, or empty if all such ids are errors.
     pub out_of_range: Vec<u64>,
     recycle: Sender<Samples>,
 }
 
 impl Batch {
-    /// Makes a batch of samples that start at a position. When it is dropped, their memory is sent to `recycle`, or
-    /// freed if that is full.
+    /// Makes a whole batch of samples that start at a position. When it is dropped, their memory is sent to `recycle`,
+    /// or freed if that is full.
     pub fn new(samples: Samples, start: Position, out_of_range: Vec<u64>, recycle: Sender<Samples>) -> Self {
-        let end = Position { sample: start.sample + samples.len as u64, ..start };
-        Self { samples, start, end, out_of_range, recycle }
+        let len = samples.len;
+        let end = Position { sample: start.sample + len as u64, ..start };
+        Self { samples, len, first: 0, start, end, out_of_range, recycle }
     }
 }
 
@@ -48,9 +53,10 @@ impl Drop for Batch {
 /// An iterator over batches, prepared ahead by a separate thread, which checks and unpacks the blocks that a second
 /// thread reads. After an error it ends. Dropping it stops both threads after the current block.
 ///
-/// Memory: the ring ([`BlockStream::ring_for`]: depth + 4 slabs of the largest block's size), one unpacked window,
-/// and `prefetch + 2` batches in addition to those that the consumer holds. An unpacked sample takes 4 bytes per
-/// label, dense column and categorical column, and 8 bytes per id.
+/// Memory: the ring ([`BlockStream::ring_for`]: depth + 4 slabs of the largest block's size), one unpacked window, the
+/// orders of windows that are read ahead (4 bytes per sample), and `prefetch + 2` batches in addition to those that
+/// the consumer holds. An unpacked sample takes 4 bytes per label, dense column and categorical column, and 8 bytes
+/// per id.
 #[derive(Debug)]
 pub struct BatchStream {
     rung: Rung,
@@ -67,7 +73,8 @@ impl BatchStream {
     pub fn open(part: impl Into<Arc<DatasetPart>>, options: &StreamOptions) -> Result<Self> {
         let part = part.into();
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
-        Self::over(BlockStream::open(part, plan, &options.io)?, options)
+        let ring = BlockStream::allocate_ring(&part, &plan, &options.io)?;
+        Self::over(&part, plan, options, ring)
     }
 
     /// Like [`BatchStream::open`], with a ring of the caller.
@@ -82,23 +89,20 @@ impl BatchStream {
     ) -> Result<Self> {
         let part = part.into();
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
-        Self::over(BlockStream::with_ring(part, plan, &options.io, ring)?, options)
+        Self::over(&part, plan, options, ring)
     }
 
-    fn over(blocks: BlockStream, options: &StreamOptions) -> Result<Self> {
-        if options.batch_size == 0 || options.prefetch == 0 {
-            return Err(Error::setting(
-                "batch_size",
-                "a stream of batches needs a batch size and a prefetch of at least 1",
-            ));
+    fn over(part: &Arc<DatasetPart>, plan: Plan, options: &StreamOptions, ring: SlabRing) -> Result<Self> {
+        if options.prefetch == 0 {
+            return Err(Error::setting("prefetch", "a stream of batches needs a prefetch of at least 1"));
         }
+        let (windows, blocks) = windows::open(part, plan, options, ring)?;
         let (rung, bytes) = (blocks.rung(), blocks.bytes().clone());
         // The maximum number of batches at once, except those that the consumer holds.
         let (recycle, recycled) = bounded(options.prefetch + 2);
-        let assembler =
-            Assembler { part: Arc::clone(blocks.part()), batch_size: options.batch_size, recycle, recycled };
+        let assembler = Assembler { part: Arc::clone(part), recycle, recycled };
         let batches = Background::spawn("rankine-batches", options.prefetch, move |out, stop| {
-            assembler.run(blocks, out, stop)
+            assembler.run(windows, blocks, out, stop)
         })?;
         Ok(Self { rung, bytes, batches })
     }
@@ -139,96 +143,102 @@ impl Iterator for BatchStream {
 /// Assembles batches from blocks.
 struct Assembler {
     part: Arc<DatasetPart>,
-    batch_size: usize,
     recycle: Sender<Samples>,
     recycled: Receiver<Samples>,
 }
 
-/// The consumer was dropped.
-struct ConsumerDropped;
+/// The state of an assembler.
+struct Assembled {
+    /// The rows of a window whose rows are chosen or shuffled.
+    rows: RowWindow,
+    /// A block.
+    block: Samples,
+    /// The share of the batch being filled.
+    batch: Samples,
+    /// The samples of that batch.
+    len: usize,
+}
+
+/// Nobody takes batches any more, or the stream has failed and the consumer has the error.
+struct Ended;
 
 impl Assembler {
-    fn run(self, mut blocks: BlockStream, out: &Sender<Result<Batch>>, stop: &StopSignal) -> SlabRing {
-        let mut window = RowWindow::new(&self.part.schema);
-        let mut unpacked = Samples::new(&self.part.schema);
-        let mut batch = self.empty();
-        let mut division = Division::new(self.batch_size, self.part.samples);
-        let mut portions = Vec::new();
-        for block in &mut blocks {
-            if stop.is_asked() {
-                break;
-            }
-            if let Ok(block) = &block
-                && block.window_index == 0
-            {
-                window.clear();
-                portions = division.divide(&block.window);
-            }
-            let sent = match block {
-                Ok(block) if is_whole_block(&block.window, &portions) => {
-                    // Directly into the batch, without a copy in between.
-                    block
-                        .decode_into(&mut batch)
-                        .map(|()| self.deliver(&block.window, &portions, &mut batch, out, |_, _| ()))
-                }
-                Ok(block) => {
-                    unpacked.clear();
-                    let decoded = block.decode_into(&mut unpacked);
-                    let (plan, complete) = (Arc::clone(&block.window), block.completes_window());
-                    // The unpacked window is a copy, so the slab can be reused while the window is divided into
-                    // batches.
-                    drop(block);
-                    decoded.map(|()| {
-                        if plan.keeps_rows() {
-                            let append = |batch: &mut Samples, rows| batch.append(&unpacked, rows);
-                            return self.deliver(&plan, &portions, &mut batch, out, append);
-                        }
-                        window.push(&unpacked);
-                        if !complete {
-                            return Ok(());
-                        }
-                        let order = division::rows(&plan, &portions).expect("rows are chosen or shuffled");
-                        let gather =
-                            |batch: &mut Samples, rows: Range<usize>| window.gather(&order[rows], batch);
-                        self.deliver(&plan, &portions, &mut batch, out, gather)
-                    })
-                }
-                Err(error) => Err(error),
-            };
-            let sent = sent.unwrap_or_else(|error| {
-                // If the consumer is gone, the error does not matter.
-                let _ = out.send(Err(error));
-                Err(ConsumerDropped)
-            });
-            if sent.is_err() {
+    fn run(
+        self,
+        windows: Windows,
+        mut blocks: BlockStream,
+        out: &Sender<Result<Batch>>,
+        stop: &StopSignal,
+    ) -> SlabRing {
+        let schema = &self.part.schema;
+        let mut assembled = Assembled {
+            rows: RowWindow::new(schema),
+            block: Samples::new(schema),
+            batch: self.empty(),
+            len: 0,
+        };
+        for window in windows {
+            if self.add(&window, &mut blocks, &mut assembled, out, stop).is_err() {
                 break;
             }
         }
         blocks.close()
     }
 
-    /// Adds a window's portions to batches and sends those that are complete; `take` appends positions of the window's
-    /// order to a batch. The remainder waits in `batch` for the next window.
-    fn deliver(
+    /// Reads the needed blocks of a window, and adds its samples to batches.
+    fn add(
         &self,
-        window: &Window,
-        portions: &[Portion],
-        batch: &mut Samples,
+        window: &RowsOfWindow,
+        blocks: &mut BlockStream,
+        assembled: &mut Assembled,
         out: &Sender<Result<Batch>>,
-        take: impl Fn(&mut Samples, Range<usize>),
-    ) -> Result<(), ConsumerDropped> {
-        for portion in portions {
-            take(batch, portion.range());
-            if !portion.completes {
-                continue;
+        stop: &StopSignal,
+    ) -> Result<(), Ended> {
+        let fails = |error| {
+            // If the consumer is gone, the error does not matter.
+            let _ = out.send(Err(error));
+            Ended
+        };
+        assembled.rows.clear();
+        assembled.block.clear();
+        let direct = window.is_whole_block();
+        for _ in 0..window.needed_len() {
+            if stop.is_asked() {
+                return Err(Ended);
             }
-            let mut samples = std::mem::replace(batch, self.empty());
-            let mut out_of_range = Vec::new();
-            self.part.ids.apply(&mut samples, &mut out_of_range);
-            let end = window.first + u64::from(portion.positions.end);
-            let start = Position { epoch: window.epoch, sample: end - samples.len as u64 };
-            let batch = Batch::new(samples, start, out_of_range, self.recycle.clone());
-            out.send(Ok(batch)).map_err(|_| ConsumerDropped)?;
+            let block = blocks.next().ok_or(Ended)?.map_err(fails)?;
+            // A whole block is unpacked directly into the batch, without a copy in between.
+            let to = if direct { &mut assembled.batch } else { &mut assembled.block };
+            block.decode_into(to).map_err(fails)?;
+            // The unpacked samples are a copy, so the slab can be reused while they are divided into batches.
+            drop(block);
+            if !window.keeps_rows() {
+                assembled.rows.push(&assembled.block);
+                assembled.block.clear();
+            }
+        }
+        for portion in &window.portions {
+            let own = portion.own.start as usize..portion.own.end as usize;
+            if own.is_empty() || direct {
+                // Nothing, or all of it is there.
+            } else if window.keeps_rows() {
+                assembled.batch.append(&assembled.block, own);
+            } else {
+                assembled.rows.gather(&window.rows_in_needed(portion.own.clone()), &mut assembled.batch);
+            }
+            assembled.len += portion.positions.len();
+            if portion.completes {
+                let mut samples = std::mem::replace(&mut assembled.batch, self.empty());
+                let mut out_of_range = Vec::new();
+                self.part.ids.apply(&mut samples, &mut out_of_range);
+                let len = std::mem::take(&mut assembled.len);
+                let sample = window.window.first + u64::from(portion.positions.end);
+                let end = Position { epoch: window.window.epoch, sample };
+                let start = Position { sample: end.sample - len as u64, ..end };
+                let (first, recycle) = (portion.share_start, self.recycle.clone());
+                let batch = Batch { samples, len, first, start, end, out_of_range, recycle };
+                out.send(Ok(batch)).map_err(|_| Ended)?;
+            }
         }
         Ok(())
     }
@@ -250,9 +260,4 @@ impl Assembler {
             _ => Samples::new(schema),
         }
     }
-}
-
-/// Returns whether a window is one block whose rows, complete and in file order, belong to one batch.
-fn is_whole_block(window: &Window, portions: &[Portion]) -> bool {
-    window.blocks.len() == 1 && window.keeps_rows() && window.skip == 0 && portions.len() == 1
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crossbeam_channel::{Receiver, unbounded};
 use rankine_base::error::{Error, Malformed, Result};
 
 use crate::block::{self, Block, BlockLayout};
@@ -12,7 +13,7 @@ use crate::ids::IdRules;
 use crate::io::{BytesRead, IoOptions, ReadRequest, Reads, Rung, SLAB_ALIGN, Slab, SlabRing};
 use crate::raw::{RecordDecoder, RecordFaultKind};
 use crate::samples::Samples;
-use crate::stream::{Plan, Window};
+use crate::stream::Plan;
 
 /// Slabs in addition to those being read into: one being unpacked, and some ready for it.
 const SLABS_READY: usize = 4;
@@ -26,10 +27,6 @@ pub struct PackedBlock {
     layout: Option<BlockLayout>,
     part: Arc<DatasetPart>,
     index: u32,
-    /// The window that it belongs to, which determines the order of rows.
-    pub window: Arc<Window>,
-    /// Its index in [`Window::blocks`].
-    pub window_index: usize,
 }
 
 impl PackedBlock {
@@ -46,11 +43,6 @@ impl PackedBlock {
     /// Returns the block's own bytes. Reads start at page boundaries, but blocks of raw records anywhere.
     pub fn bytes(&self) -> &[u8] {
         &self.slab[bytes_before(self.location())..]
-    }
-
-    /// Returns whether it is the last block of its window, so that all rows of the window are available.
-    pub fn completes_window(&self) -> bool {
-        self.window_index + 1 == self.window.blocks.len()
     }
 
     /// Unpacks the block and appends its samples to `out`. The part's rules for ids are not applied yet.
@@ -120,9 +112,8 @@ pub(crate) fn decode_records(
 pub struct BlockStream {
     part: Arc<DatasetPart>,
     reads: Reads,
-    plan: Plan,
-    /// The window of the next block, and the block's index in it.
-    next: Option<(Arc<Window>, usize)>,
+    /// The numbers of the blocks that are being read, in order.
+    read: Receiver<u32>,
     failed: bool,
 }
 
@@ -133,11 +124,17 @@ impl BlockStream {
     /// See [`BlockStream::with_ring`].
     pub fn open(part: impl Into<Arc<DatasetPart>>, plan: Plan, io: &IoOptions) -> Result<Self> {
         let part = part.into();
+        let ring = Self::allocate_ring(&part, &plan, io)?;
+        Self::with_ring(part, plan, io, ring)
+    }
+
+    /// Allocates a ring of [`BlockStream::ring_for`]'s size, or for all blocks of the plan if they are fewer.
+    pub(super) fn allocate_ring(part: &DatasetPart, plan: &Plan, io: &IoOptions) -> Result<SlabRing> {
         io.validate()?;
-        let (slabs, slab_bytes) = Self::ring_for(&part, io);
+        let (slabs, slab_bytes) = Self::ring_for(part, io);
         // The kernel pins all slabs, which takes longer than to read a small part.
         let blocks = plan.clone().flat_map(|window| window.blocks).take(slabs).count();
-        Self::with_ring(part, plan, io, SlabRing::allocate(blocks.max(1), slab_bytes)?)
+        SlabRing::allocate(blocks.max(1), slab_bytes)
     }
 
     /// Returns the number of slabs, and the bytes of each, that keep the disk busy while blocks are taken one at a
@@ -159,7 +156,16 @@ impl BlockStream {
         io: &IoOptions,
         ring: SlabRing,
     ) -> Result<Self> {
-        let part = part.into();
+        Self::reading(part.into(), plan.flat_map(|window| window.blocks), io, ring)
+    }
+
+    /// Starts reading blocks of these numbers. The iterator runs in the thread that reads, and may wait.
+    pub(super) fn reading(
+        part: Arc<DatasetPart>,
+        blocks: impl Iterator<Item = u32> + Send + 'static,
+        io: &IoOptions,
+        ring: SlabRing,
+    ) -> Result<Self> {
         for location in &part.blocks {
             let path = &part.files[location.file as usize];
             let whole = match part.coding {
@@ -181,11 +187,16 @@ impl BlockStream {
                 return Err(Error::too_large(ring.slab_bytes() as u64, what));
             }
         }
-        let (planned, of) = (plan.clone(), Arc::clone(&part));
-        let requests =
-            planned.flat_map(|window| window.blocks).map(move |block| of.blocks[block as usize].into());
+        let of = Arc::clone(&part);
+        // At most one per slab waits.
+        let (to_read, read) = unbounded();
+        let requests = blocks.map(move |block| {
+            // If the stream is gone, nobody asks for the number.
+            let _ = to_read.send(block);
+            of.blocks[block as usize].into()
+        });
         let reads = Reads::open(part.files.clone(), requests, ring, io)?;
-        Ok(Self { part, reads, plan, next: None, failed: false })
+        Ok(Self { part, reads, read, failed: false })
     }
 
     /// Returns the rung in use.
@@ -220,14 +231,8 @@ impl BlockStream {
                 return Some(Err(error));
             }
         };
-        let (window, window_index) = match self.next.take() {
-            Some(next) => next,
-            None => (Arc::new(self.plan.next().expect("a slab answers a block of the plan")), 0),
-        };
-        if window_index + 1 < window.blocks.len() {
-            self.next = Some((Arc::clone(&window), window_index + 1));
-        }
-        Some(Ok(UncheckedBlock { slab, part: Arc::clone(&self.part), window, window_index }))
+        let index = self.read.recv().expect("the number of a block is sent before it is read");
+        Some(Ok(UncheckedBlock { slab, part: Arc::clone(&self.part), index }))
     }
 }
 
@@ -235,15 +240,13 @@ impl BlockStream {
 pub(super) struct UncheckedBlock {
     slab: Slab,
     part: Arc<DatasetPart>,
-    window: Arc<Window>,
-    window_index: usize,
+    index: u32,
 }
 
 impl UncheckedBlock {
     /// Checks the block at the speed of the checksum.
     pub(super) fn check(self) -> Result<PackedBlock> {
-        let Self { slab, part, window, window_index } = self;
-        let index = window.blocks[window_index];
+        let Self { slab, part, index } = self;
         let layout = match part.coding {
             BlockCoding::Records(_) => None,
             BlockCoding::Packed { .. } => {
@@ -253,7 +256,7 @@ impl UncheckedBlock {
                 })?)
             }
         };
-        Ok(PackedBlock { slab, layout, part, index, window, window_index })
+        Ok(PackedBlock { slab, layout, part, index })
     }
 }
 

@@ -2,21 +2,19 @@
 
 use std::ops::Range;
 
-use crate::stream::Window;
+use crate::stream::{Share, Window};
 
 /// The samples that a window contributes to one batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Portion {
     /// Their positions in the window's order.
     pub(super) positions: Range<u32>,
+    /// The positions of the samples that belong to the stream's share; possibly empty.
+    pub(super) own: Range<u32>,
+    /// The position in the batch of the first sample of the share.
+    pub(super) share_start: usize,
     /// Whether they complete the batch.
     pub(super) completes: bool,
-}
-
-impl Portion {
-    pub(super) fn range(&self) -> Range<usize> {
-        self.positions.start as usize..self.positions.end as usize
-    }
 }
 
 /// Divides the windows of a plan, in order, into batches. They span windows, but not epochs.
@@ -25,27 +23,42 @@ pub(super) struct Division {
     batch_size: usize,
     /// Samples of an epoch.
     samples: u64,
+    share: Share,
     /// Samples of the batch that the next window continues.
     len: usize,
 }
 
 impl Division {
-    pub(super) fn new(batch_size: usize, samples: u64) -> Self {
-        Self { batch_size, samples, len: 0 }
+    /// Divides a part of this number of samples.
+    pub(super) fn new(batch_size: usize, samples: u64, share: Share) -> Self {
+        // Windows without needed blocks are passed over, so every few of them must have one.
+        let largest = samples.min(batch_size as u64) as usize;
+        let share = if share.of(largest).is_empty() { Share::ALL } else { share };
+        Self { batch_size, samples, share, len: 0 }
     }
 
     /// Divides the plan's next window.
     pub(super) fn divide(&mut self, window: &Window) -> Vec<Portion> {
         let (mut portions, mut from) = (Vec::new(), window.skip);
         while from < window.samples {
-            let len = (self.batch_size - self.len).min((window.samples - from) as usize);
-            let to = from + len as u32;
-            self.len += len;
-            let completes = self.len == self.batch_size || window.first + u64::from(to) == self.samples;
+            let before = self.len;
+            let first_sample = window.first + u64::from(from) - before as u64;
+            let batch_len = (self.samples - first_sample).min(self.batch_size as u64) as usize;
+            let share = self.share.of(batch_len);
+            let to = from + (batch_len - before).min((window.samples - from) as usize) as u32;
+            let position =
+                |of_batch: usize| from + of_batch.saturating_sub(before).min((to - from) as usize) as u32;
+            self.len = before + (to - from) as usize;
+            let completes = self.len == batch_len;
             if completes {
                 self.len = 0;
             }
-            portions.push(Portion { positions: from..to, completes });
+            portions.push(Portion {
+                positions: from..to,
+                own: position(share.start)..position(share.end),
+                share_start: share.start,
+                completes,
+            });
             from = to;
         }
         portions
@@ -62,7 +75,8 @@ pub(super) fn rows(window: &Window, portions: &[Portion]) -> Option<Vec<u32>> {
     let end = rows.iter().max().map_or(0, |&last| last as usize + 1);
     let mut set = vec![0; end.div_ceil(u64::BITS as usize)];
     for portion in portions {
-        sort(&mut rows[portion.range()], &mut set);
+        let positions = portion.positions.start as usize..portion.positions.end as usize;
+        sort(&mut rows[positions], &mut set);
     }
     Some(rows)
 }

@@ -13,8 +13,11 @@ mod blocks;
 mod division;
 mod packed;
 mod plan;
+mod row_window;
 mod rows;
-mod window;
+mod windows;
+
+use std::ops::Range;
 
 use crate::io::IoOptions;
 
@@ -62,6 +65,27 @@ pub struct Position {
     pub sample: u64,
 }
 
+/// The samples of every batch that one of several processes takes: the batch is divided into contiguous parts, as even
+/// as possible, one per process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// The number of the process.
+    pub process: usize,
+    /// The number of processes, at least 1.
+    pub processes: usize,
+}
+
+impl Share {
+    /// All samples: there is one process.
+    pub const ALL: Self = Self { process: 0, processes: 1 };
+
+    /// Returns the positions in a batch of `len` samples that belong to the share.
+    pub fn of(self, len: usize) -> Range<usize> {
+        let at = |process| (len as u128 * process as u128 / self.processes as u128) as usize;
+        at(self.process)..at(self.process + 1)
+    }
+}
+
 /// Options of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamOptions {
@@ -73,6 +97,9 @@ pub struct StreamOptions {
     pub order: Order,
     /// The start: the stream yields what an uninterrupted stream would have yielded from there.
     pub start: Position,
+    /// The samples of every batch that are needed. Only blocks that may hold some of them are read. If some batch
+    /// might have none of them, all are read.
+    pub share: Share,
     /// How to read.
     pub io: IoOptions,
     /// Batches that may wait for the consumer, at least 1.
@@ -87,6 +114,7 @@ impl StreamOptions {
             epochs: Some(1),
             order: Order::File,
             start: Position::default(),
+            share: Share::ALL,
             io: IoOptions::default(),
             prefetch: 2,
         }

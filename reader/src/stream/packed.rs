@@ -14,8 +14,8 @@ use crate::dataset::{DatasetPart, Selection};
 use crate::io::{BytesRead, Rung, SlabRing};
 use crate::ordered::ordered_map;
 use crate::stream::blocks::UncheckedBlock;
-use crate::stream::division::Division;
 use crate::stream::rows::{RowsOfWindow, Run};
+use crate::stream::windows::{self, Windows};
 use crate::stream::{BlockRow, BlockStream, PackedBlock, Plan, Position, StreamOptions};
 
 /// The samples of one training step: the same ones, in the same order, as those of the [`crate::Batch`] that
@@ -25,8 +25,11 @@ use crate::stream::{BlockRow, BlockStream, PackedBlock, Plan, Position, StreamOp
 /// requested.
 #[derive(Debug, Clone)]
 pub struct PackedBatch {
+    /// The samples of the stream's share.
     runs: Vec<Run>,
     len: usize,
+    /// The positions in the batch of the samples that can be requested.
+    share: Range<usize>,
     /// The position at which the batch starts.
     pub start: Position,
     /// The position after the batch.
@@ -49,7 +52,7 @@ impl PackedBatch {
     /// Returns the positions of some of the samples, in their order.
     ///
     /// # Panics
-    /// If the range exceeds the batch.
+    /// If the range exceeds the stream's share of the batch.
     pub fn rows(&self, samples: Range<usize>) -> impl Iterator<Item = BlockRow> {
         self.runs_of(samples).flat_map(|run| run.rows())
     }
@@ -57,14 +60,18 @@ impl PackedBatch {
     /// Returns the numbers of the blocks that may hold some of the samples, in order.
     ///
     /// # Panics
-    /// If the range exceeds the batch.
+    /// If the range exceeds the stream's share of the batch.
     pub fn blocks(&self, samples: Range<usize>) -> impl Iterator<Item = u32> {
         self.runs_of(samples).flat_map(|run| run.blocks())
     }
 
     fn runs_of(&self, samples: Range<usize>) -> impl Iterator<Item = Run> {
-        assert!(samples.start <= samples.end && samples.end <= self.len, "the range is within the batch");
-        let mut before = 0;
+        let Range { start, end } = self.share;
+        assert!(
+            start <= samples.start && samples.start <= samples.end && samples.end <= end,
+            "{samples:?} is within the share {start}..{end} of the batch"
+        );
+        let mut before = start;
         self.runs.iter().filter_map(move |run| {
             let (first, after) = (before, before + run.len());
             before = after;
@@ -79,13 +86,14 @@ impl PackedBatch {
 pub enum PackedItem {
     /// A block, in numeric order. Later batches have samples of it.
     Block(PackedBlock),
-    /// A batch, all of whose blocks have been yielded.
+    /// A batch, all of whose needed blocks have been yielded.
     Batch(PackedBatch),
 }
 
 /// An iterator over blocks and the batches formed from them. Separate threads work ahead: some read blocks and check
 /// them, each in a slab of the ring, of which they hold up to [`PackedStream::BLOCKS_AHEAD`] in addition to those of
-/// [`BlockStream::ring_for`]; one draws the order of later windows. After an error it ends.
+/// [`BlockStream::ring_for`]; one draws the order of later windows. With a share of the batches, only the blocks that
+/// it needs are read and yielded. After an error it ends.
 ///
 /// The number of blocks between a batch's first one and the last one yielded before it is bounded: see
 /// [`PackedStream::blocks_kept`].
@@ -93,11 +101,15 @@ pub enum PackedItem {
 pub struct PackedStream {
     rung: Rung,
     bytes: BytesRead,
+    /// Dropped before the blocks.
+    windows: Windows,
     blocks: Background<Result<PackedBlock>, SlabRing>,
-    /// One per window, in order.
-    windows: Background<RowsOfWindow, ()>,
-    /// The batch being filled.
+    /// The window whose blocks are being yielded, and how many of them are left.
+    window: Option<(Arc<RowsOfWindow>, u32)>,
+    /// The share of the batch being filled.
     runs: Vec<Run>,
+    /// The samples of that batch.
+    len: usize,
     /// Complete batches, which wait for no further block.
     ready: VecDeque<PackedBatch>,
 }
@@ -114,33 +126,19 @@ impl PackedStream {
         ring: SlabRing,
     ) -> Result<Self> {
         let part = part.into();
-        if options.batch_size == 0 {
-            return Err(Error::setting("batch_size", "a stream of batches needs a batch size of at least 1"));
-        }
         if let Some(why) = part.why_unpacked() {
             return Err(Error::setting("packed", format!("{why}: read unpacked batches")));
         }
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
-        let blocks = BlockStream::with_ring(Arc::clone(&part), plan.clone(), &options.io, ring)?;
-        let (rung, bytes) = (blocks.rung(), blocks.bytes().clone());
-        let mut division = Division::new(options.batch_size, part.samples);
-        let windows = Background::spawn("rankine-order", WINDOWS_AHEAD, move |out, _| {
-            let mut first = 0_u32;
-            for window in plan {
-                let blocks = window.blocks.len() as u32;
-                let portions = division.divide(&window);
-                if out.send(RowsOfWindow::new(&part, &window, portions, first)).is_err() {
-                    break;
-                }
-                first = first.wrapping_add(blocks);
-            }
-        })?;
+        let (windows, blocks) = windows::open(&part, plan, options, ring)?;
         Ok(Self {
-            rung,
-            bytes,
-            blocks: checked_blocks(blocks, Self::CHECKERS, Self::BLOCKS_READY)?,
+            rung: blocks.rung(),
+            bytes: blocks.bytes().clone(),
             windows,
+            blocks: checked_blocks(blocks, Self::CHECKERS, Self::BLOCKS_READY)?,
+            window: None,
             runs: Vec::new(),
+            len: 0,
             ready: VecDeque::new(),
         })
     }
@@ -178,22 +176,26 @@ impl PackedStream {
 
     /// Stops reading and returns the ring: see [`BlockStream::close`].
     pub fn close(self) -> SlabRing {
+        drop(self.windows);
         self.blocks.close()
     }
 
-    /// Adds a window's portions to batches; all of its blocks have been yielded.
+    /// Adds a window's portions to batches; all of its needed blocks have been yielded.
     fn add(&mut self, window: &Arc<RowsOfWindow>) {
         for portion in &window.portions {
-            let positions = portion.positions.clone();
-            let end =
-                Position { epoch: window.epoch, sample: window.first_sample + u64::from(positions.end) };
-            let keep_from = window.keep_from(positions.end);
-            self.runs.push(Run { window: Arc::clone(window), positions });
+            let sample = window.window.first + u64::from(portion.positions.end);
+            let end = Position { epoch: window.window.epoch, sample };
+            let keep_from = window.keep_from(portion.positions.end);
+            self.len += portion.positions.len();
+            if !portion.own.is_empty() {
+                self.runs.push(Run { window: Arc::clone(window), positions: portion.own.clone() });
+            }
             if portion.completes {
-                let runs = std::mem::take(&mut self.runs);
-                let len = runs.iter().map(Run::len).sum();
+                let (runs, len) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.len));
+                let own: usize = runs.iter().map(Run::len).sum();
+                let share = portion.share_start..portion.share_start + own;
                 let start = Position { sample: end.sample - len as u64, ..end };
-                self.ready.push_back(PackedBatch { runs, len, start, end, keep_from });
+                self.ready.push_back(PackedBatch { runs, len, share, start, end, keep_from });
             }
         }
     }
@@ -216,25 +218,26 @@ fn blocks_of_batch(selection: &Selection, blocks: usize, batch_size: usize) -> u
     count
 }
 
-/// Windows whose order is drawn ahead of the one being divided: 4 bytes per sample each.
-const WINDOWS_AHEAD: usize = 1;
-
 impl Iterator for PackedStream {
     type Item = Result<PackedItem>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(batch) = self.ready.pop_front() {
-            return Some(Ok(PackedItem::Batch(batch)));
+        loop {
+            if let Some(batch) = self.ready.pop_front() {
+                return Some(Ok(PackedItem::Batch(batch)));
+            }
+            let (window, left) = match self.window.take() {
+                Some(started) => started,
+                None => self.windows.next().map(|window| (Arc::clone(&window), window.needed_len()))?,
+            };
+            match left.checked_sub(1) {
+                None => self.add(&window),
+                Some(left) => {
+                    self.window = Some((window, left));
+                    return Some(self.blocks.next()?.map(PackedItem::Block));
+                }
+            }
         }
-        let block = match self.blocks.next()? {
-            Ok(block) => block,
-            Err(error) => return Some(Err(error)),
-        };
-        if block.completes_window() {
-            let window = self.windows.next().expect("blocks and orders follow the same plan");
-            self.add(&Arc::new(window));
-        }
-        Some(Ok(PackedItem::Block(block)))
     }
 }
 

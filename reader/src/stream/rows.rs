@@ -1,5 +1,6 @@
 //! The positions of a window's samples in the order of delivery.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,52 +21,118 @@ pub struct BlockRow {
 /// The rows of a window in the order of delivery, and the blocks that hold them.
 #[derive(Debug)]
 pub(super) struct RowsOfWindow {
-    pub(super) epoch: u64,
-    /// The sample of its epoch at which the window starts.
-    pub(super) first_sample: u64,
+    pub(super) window: Window,
     /// What batches get of it.
     pub(super) portions: Vec<Portion>,
-    /// The number of its first block.
+    /// The number of its first needed block.
     first_block: u32,
-    /// Samples of the window.
-    samples: u32,
     /// `None` for all rows in file order.
     order: Option<Vec<u32>>,
     /// Samples of every block that is not short.
     full: Divisor,
     /// The window row at which each block starts, and the end of the last one.
     starts: Vec<u32>,
+    /// How many blocks before each one are needed by the stream's share, and how many in total.
+    needed: Vec<u32>,
 }
 
 impl RowsOfWindow {
-    /// Creates the rows of a window that is divided into these portions and whose first block has this number, and
-    /// draws their order.
-    pub(super) fn new(part: &DatasetPart, window: &Window, portions: Vec<Portion>, first_block: u32) -> Self {
+    /// Creates the rows of a window that is divided into these portions, and draws their order; its first needed block
+    /// gets the number `first_block`.
+    pub(super) fn new(part: &DatasetPart, window: Window, portions: Vec<Portion>, first_block: u32) -> Self {
         let mut starts = vec![0];
         for &block in &window.blocks {
             // Below 2^32 in total: checked by `Plan::new`.
             starts.push(starts[starts.len() - 1] + part.samples_of(u64::from(block)) as u32);
         }
-        Self {
-            epoch: window.epoch,
-            first_sample: window.first,
+        let mut rows = Self {
             first_block,
-            samples: window.samples,
-            order: division::rows(window, &portions),
+            order: division::rows(&window, &portions),
             portions,
             full: Divisor::new(part.block_samples),
             starts,
+            needed: Vec::new(),
+            window,
+        };
+        rows.needed = rows.count_needed();
+        rows
+    }
+
+    fn count_needed(&self) -> Vec<u32> {
+        let mut is_needed = vec![false; self.window.blocks.len()];
+        for portion in &self.portions {
+            is_needed[self.indices(&portion.own)].fill(true);
         }
+        let mut needed = vec![0];
+        needed.extend(is_needed.iter().scan(0, |count, &is_needed| {
+            *count += u32::from(is_needed);
+            Some(*count)
+        }));
+        needed
+    }
+
+    /// Returns the numbers in the part of the blocks that the stream's share needs, in reading order.
+    pub(super) fn needed_blocks(&self) -> impl Iterator<Item = u32> {
+        let needed = self.needed.windows(2).map(|counts| counts[0] < counts[1]);
+        self.window.blocks.iter().zip(needed).filter_map(|(&block, is_needed)| is_needed.then_some(block))
+    }
+
+    /// Returns the number of blocks that the stream's share needs.
+    pub(super) fn needed_len(&self) -> u32 {
+        self.needed[self.window.blocks.len()]
+    }
+
+    /// Returns whether all rows are delivered in file order.
+    pub(super) fn keeps_rows(&self) -> bool {
+        self.order.is_none()
+    }
+
+    /// Returns whether the window is one block whose rows, complete and in file order, belong to one share.
+    pub(super) fn is_whole_block(&self) -> bool {
+        let whole = 0..self.window.samples;
+        self.keeps_rows()
+            && self.window.blocks.len() == 1
+            && matches!(&self.portions[..], [portion] if portion.own == whole)
+    }
+
+    /// Returns the rows at some positions of the share, counted in the needed blocks alone.
+    pub(super) fn rows_in_needed(&self, positions: Range<u32>) -> Cow<'_, [u32]> {
+        let order = self.order.as_ref().expect("rows are chosen or shuffled");
+        if self.needed_len() as usize == self.window.blocks.len() {
+            return Cow::Borrowed(&order[positions.start as usize..positions.end as usize]);
+        }
+        // The rows of the needed blocks before each block.
+        let mut before = Vec::with_capacity(self.window.blocks.len());
+        let mut rows = 0;
+        for (index, counts) in self.needed.windows(2).enumerate() {
+            before.push(rows);
+            rows += (counts[1] - counts[0]) * (self.starts[index + 1] - self.starts[index]);
+        }
+        Cow::Owned(
+            positions
+                .map(|position| self.at(position))
+                .map(|(index, row)| before[index as usize] + row)
+                .collect(),
+        )
     }
 
     /// Returns the first block that is still needed after all rows before this position were delivered.
-    pub(super) fn keep_from(&self, index: u32) -> u32 {
-        let of_window = match index < self.samples {
+    pub(super) fn keep_from(&self, position: u32) -> u32 {
+        let before = match position < self.window.samples {
             true if self.order.is_some() => 0,
-            true => self.at(index).0,
-            false => self.starts.len() as u32 - 1,
+            true => self.needed[self.at(position).0 as usize],
+            false => self.needed_len(),
         };
-        self.first_block.wrapping_add(of_window)
+        self.first_block.wrapping_add(before)
+    }
+
+    /// Returns the indices in the window of the blocks that may hold the rows at some positions of a portion.
+    fn indices(&self, positions: &Range<u32>) -> Range<usize> {
+        // They are in reading order.
+        match positions.is_empty() {
+            true => 0..0,
+            false => self.at(positions.start).0 as usize..self.at(positions.end - 1).0 as usize + 1,
+        }
     }
 
     /// Returns the index in the window of the block that has the row at a position, and the row in that block.
@@ -78,9 +145,14 @@ impl RowsOfWindow {
         }
         (index, row - self.starts[index as usize])
     }
+
+    /// Returns the number of a needed block.
+    fn number(&self, index: u32) -> u32 {
+        self.first_block.wrapping_add(self.needed[index as usize])
+    }
 }
 
-/// Consecutive rows of a portion.
+/// Consecutive rows of a portion that belong to the stream's share.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) window: Arc<RowsOfWindow>,
@@ -104,16 +176,14 @@ impl Run {
         let Self { window, positions } = self;
         positions.map(move |position| {
             let (index, row) = window.at(position);
-            BlockRow { block: window.first_block.wrapping_add(index), row }
+            BlockRow { block: window.number(index), row }
         })
     }
 
     /// Returns the blocks that may hold them.
     pub(super) fn blocks(self) -> impl Iterator<Item = u32> {
         let Self { window, positions } = self;
-        // They are in reading order.
-        let blocks = window.at(positions.start).0..window.at(positions.end - 1).0 + 1;
-        blocks.map(move |index| window.first_block.wrapping_add(index))
+        window.indices(&positions).map(move |index| window.number(index as u32))
     }
 }
 

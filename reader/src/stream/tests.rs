@@ -23,7 +23,7 @@ fn dataset() -> TestDataset {
 
 fn options(batch_size: usize, order: Order, start: Position) -> StreamOptions {
     let io = IoOptions { mode: IoMode::Pread, depth: 4 };
-    StreamOptions { batch_size, epochs: Some(2), order, start, io, prefetch: 2 }
+    StreamOptions { batch_size, epochs: Some(2), order, start, share: Share::ALL, io, prefetch: 2 }
 }
 
 fn part(dataset: &TestDataset) -> DatasetPart {
@@ -305,7 +305,7 @@ fn memory_is_reused() {
 }
 
 #[test]
-fn packed_blocks_come_with_their_windows() {
+fn packed_blocks_come_in_the_order_of_their_plan() {
     let dataset = dataset();
     let part = Arc::new(part(&dataset));
     let order = Order::Shuffled { seed: 4, window_blocks: 3 };
@@ -314,11 +314,9 @@ fn packed_blocks_come_with_their_windows() {
         BlockStream::open(Arc::clone(&part), plan.clone(), &options(1, order, Position::default()).io)
             .unwrap();
     for window in plan {
-        for (window_index, &index) in window.blocks.iter().enumerate() {
+        for index in window.blocks {
             let block = stream.next().unwrap().unwrap();
-            assert_eq!((block.index(), block.window_index), (u64::from(index), window_index));
-            assert_eq!((block.window.number, &block.window.blocks), (window.number, &window.blocks));
-            assert_eq!(block.completes_window(), window_index + 1 == window.blocks.len());
+            assert_eq!(block.index(), u64::from(index));
             assert_eq!(block.block().unwrap().samples() as u64, part.samples_of(block.index()));
         }
     }
@@ -326,8 +324,8 @@ fn packed_blocks_come_with_their_windows() {
     assert_eq!(stream.close().slabs(), 8);
 }
 
-/// Returns the samples of a packed stream with the start and end of its batches; drops blocks when they are not
-/// needed.
+/// Returns the samples of a packed stream's share with the start and end of its batches; drops blocks when they are
+/// not needed.
 fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, Position, Position)> {
     let (slabs, bytes) = BlockStream::ring_for(part, &options.io);
     let (kept_max, _) = PackedStream::blocks_kept(part, options);
@@ -338,6 +336,7 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
         windows.insert(Position { epoch: window.epoch, sample: window.first }, first_block);
         first_block += window.blocks.len();
     }
+    let is_whole = options.share == Share::ALL;
     let (mut blocks, mut kept_from, mut batches) = (Vec::new(), 0, Vec::new());
     for packed in PackedStream::with_ring(part.clone(), options, ring).unwrap() {
         match packed.unwrap() {
@@ -349,16 +348,19 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
             PackedItem::Batch(batch) => {
                 assert!(!batch.is_empty() && blocks.len() - kept_from <= kept_max);
                 let mut samples = Samples::new(&part.schema);
-                let rows: Vec<_> = batch.rows(0..batch.len()).collect();
+                let share = options.share.of(batch.len());
+                let rows: Vec<_> = batch.rows(share.clone()).collect();
                 // A range of a batch has that range of its rows, and they are in the blocks that it names.
                 let (third, half) = (rows.len() / 3, rows.len() / 2);
-                assert!(batch.rows(third..half).eq(rows[third..half].iter().copied()));
-                let named: Vec<_> = batch.blocks(third..half).collect();
+                let range = share.start + third..share.start + half;
+                assert!(batch.rows(range.clone()).eq(rows[third..half].iter().copied()));
+                let named: Vec<_> = batch.blocks(range).collect();
                 assert!(rows[third..half].iter().all(|row| named.contains(&row.block)));
                 assert!(named.is_sorted() && named.iter().all(|&block| (block as usize) < blocks.len()));
                 // The previous batch named the first block of this batch's window: nothing earlier is kept.
                 let (_, &first) = windows.range(..=batch.start).next_back().unwrap();
-                assert!(batches.is_empty() || kept_from == first, "{kept_from} is kept, {first} is needed");
+                let is_tight = !is_whole || batches.is_empty() || kept_from == first;
+                assert!(is_tight, "{kept_from} is kept, {first} is needed");
                 for BlockRow { block, row } in rows {
                     assert!(block as usize >= kept_from);
                     samples.append(&blocks[block as usize], row as usize..row as usize + 1);
@@ -398,6 +400,72 @@ fn packed_batches_equal_unpacked_batches() {
             }
         }
     }
+}
+
+#[test]
+fn the_shares_of_processes_are_the_batches() {
+    let made = dataset();
+    let dataset = Dataset::open(&made.dir()).unwrap();
+    let parts =
+        SPLITS.map(|split| dataset.clone().with_validation(split).unwrap().part(Part::Validation).unwrap());
+    for part in parts.into_iter().chain([dataset.part(Part::Train).unwrap()]) {
+        for order in ORDERS {
+            for (batch_size, sample) in [(3, 0), (7, 0), (64, 1), (130, part.samples / 2), (5000, 3)] {
+                let whole = options(batch_size, order, Position { epoch: 0, sample });
+                let expected = collect_unpacked(&part, &whole);
+                for processes in [2, 3, 8] {
+                    for process in 0..processes {
+                        let share = Share { process, processes };
+                        let options = StreamOptions { share, ..whole };
+                        let what = format!("{share:?}, {order:?} in batches of {batch_size} from {sample}");
+                        let cut = |(samples, start, end): &(Samples, Position, Position)| {
+                            (samples.slice(share.of(samples.len)), *start, *end)
+                        };
+                        let expected: Vec<_> = expected.iter().map(cut).collect();
+                        let batches = BatchStream::open(part.clone(), &options).unwrap().map(|batch| {
+                            let batch = batch.unwrap();
+                            let own = share.of(batch.len);
+                            let own = own.start - batch.first..own.end - batch.first;
+                            (batch.samples.slice(own), batch.start, batch.end)
+                        });
+                        assert_eq!(batches.collect::<Vec<_>>(), expected, "{what}");
+                        assert_eq!(collect_packed(&part, &options), expected, "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_process_reads_only_the_blocks_of_its_share() {
+    const SAMPLES: u64 = 1 << 14;
+    let dataset = tests::dataset(SAMPLES as usize, BLOCK_SAMPLES);
+    let part = part(&dataset);
+    let shuffled = Order::Shuffled { seed: 5, window_blocks: 256 };
+    let read = |share, batch_size, order| {
+        let one_epoch = StreamOptions { epochs: Some(1), ..options(batch_size, order, Position::default()) };
+        let mut stream = BatchStream::open(part.clone(), &StreamOptions { share, ..one_epoch }).unwrap();
+        assert_eq!(stream.by_ref().map(|batch| batch.unwrap().len as u64).sum::<u64>(), SAMPLES);
+        stream.bytes().get() as f64
+    };
+    for (processes, batch_size, order, most) in [
+        // The shares of a batch end where blocks end.
+        (8, 2048, Order::File, 1.0),
+        (2, 4096, shuffled, 1.15),
+        (4, 4096, shuffled, 1.15),
+        // They do not: each process needs three blocks of four.
+        (2, 256 - 32, Order::File, 1.6),
+    ] {
+        let whole = read(Share::ALL, batch_size, order);
+        for process in 0..processes {
+            let share = read(Share { process, processes }, batch_size, order) / whole;
+            assert!(share * processes as f64 <= most, "{process} of {processes} reads {share} of the bytes");
+        }
+    }
+    // In batches with no sample for some process, every process reads all.
+    let few = Share { process: 2, processes: 8 };
+    assert_eq!(read(few, 3, Order::File), read(Share::ALL, 3, Order::File));
 }
 
 /// Random splits of few samples leave blocks without any, and the last block of a training part may be cut in two.

@@ -28,14 +28,22 @@ impl Batch<'_> {
 
 /// A batch of all ranks.
 pub(super) enum GlobalBatch<'a> {
-    Unpacked(&'a Samples, Range<usize>),
+    /// Samples at these positions of a batch. Those of this process's ranks, or more, are at hand: in `samples`, of
+    /// which the first one is at position `first`.
+    Unpacked {
+        samples: &'a Samples,
+        first: usize,
+        positions: Range<usize>,
+    },
     Packed(&'a FeedBatch),
 }
 
 impl<'a> From<&'a rankine_backend::Batch> for GlobalBatch<'a> {
     fn from(batch: &'a rankine_backend::Batch) -> Self {
         match batch {
-            rankine_backend::Batch::Unpacked(batch) => Self::Unpacked(&batch.samples, 0..batch.samples.len),
+            rankine_backend::Batch::Unpacked(batch) => {
+                Self::Unpacked { samples: &batch.samples, first: batch.first, positions: 0..batch.len }
+            }
             rankine_backend::Batch::Packed(batch) => {
                 let batch: &dyn Any = &**batch;
                 Self::Packed(batch.downcast_ref().expect("packed batches are opened for the model"))
@@ -45,9 +53,14 @@ impl<'a> From<&'a rankine_backend::Batch> for GlobalBatch<'a> {
 }
 
 impl<'a> GlobalBatch<'a> {
+    /// Samples of a batch that is at hand as a whole.
+    pub(super) fn unpacked(samples: &'a Samples, positions: Range<usize>) -> Self {
+        Self::Unpacked { samples, first: 0, positions }
+    }
+
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Unpacked(_, samples) => samples.len(),
+            Self::Unpacked { positions, .. } => positions.len(),
             Self::Packed(batch) => batch.len(),
         }
     }
@@ -55,9 +68,8 @@ impl<'a> GlobalBatch<'a> {
     /// Returns the share of the only rank of this process.
     pub(super) fn share(self, topology: Topology, rank: Rank) -> Batch<'a> {
         match self {
-            Self::Unpacked(batch, samples) => {
-                let share = topology.share(samples.len(), rank);
-                Batch::Unpacked(Cow::Borrowed(batch), samples.start + share.start..samples.start + share.end)
+            Self::Unpacked { samples, first, positions } => {
+                Batch::Unpacked(Cow::Borrowed(samples), share_of(&positions, topology, rank, first))
             }
             Self::Packed(batch) => match batch.parts() {
                 [part] => Batch::Packed(Arc::clone(part)),
@@ -69,11 +81,11 @@ impl<'a> GlobalBatch<'a> {
     /// Returns the shares of `count` ranks from `first` on.
     pub(super) fn shares(&self, topology: Topology, first: Rank, count: usize) -> Vec<Batch<'static>> {
         match self {
-            Self::Unpacked(batch, samples) => {
+            Self::Unpacked { samples, first: at_hand, positions } => {
                 let of_rank = |index| {
-                    let share = topology.share(samples.len(), first.plus(index));
-                    let own = batch.slice(samples.start + share.start..samples.start + share.end);
-                    Batch::Unpacked(Cow::Owned(own), 0..share.len())
+                    let share = share_of(positions, topology, first.plus(index), *at_hand);
+                    let len = share.len();
+                    Batch::Unpacked(Cow::Owned(samples.slice(share)), 0..len)
                 };
                 (0..count).into_par_iter().map(of_rank).collect()
             }
@@ -84,6 +96,13 @@ impl<'a> GlobalBatch<'a> {
             }
         }
     }
+}
+
+/// Returns a rank's share of the samples at some positions, counted from the position `first`.
+fn share_of(positions: &Range<usize>, topology: Topology, rank: Rank, first: usize) -> Range<usize> {
+    let share = topology.share(positions.len(), rank);
+    // In this order: the first rank's samples may start behind the first position.
+    positions.start + share.start - first..positions.start + share.end - first
 }
 
 /// Divides samples into ranges of at most `size`.

@@ -1,7 +1,7 @@
 //! How a job reads its training samples.
 
 use rankine_reader::io::IoOptions;
-use rankine_reader::stream::{Order, Position, StreamOptions};
+use rankine_reader::stream::{Order, StreamOptions};
 
 use rankine_job::Job;
 
@@ -17,11 +17,10 @@ pub(in crate::training) fn train_options(job: &Job, io: IoOptions) -> StreamOpti
         Order::File
     };
     StreamOptions {
-        batch_size: train.batch_size.get() as usize,
         epochs: Some(train.epochs.get()),
         order,
-        start: Position::default(),
         io,
         prefetch: PREFETCH_BATCHES,
+        ..StreamOptions::one_epoch(train.batch_size.get() as usize)
     }
 }

@@ -5,8 +5,9 @@
 //! blocks' slots there: the CPU handles only that list, and each GPU's part of it is made by the thread that enqueues
 //! that GPU's work.
 //!
-//! With several GPUs, each gets a range of a batch's samples, and receives only the blocks that contain them. Shuffled
-//! or not, the samples of a batch are in reading order, so few blocks go to several GPUs.
+//! With several GPUs, each gets a range of a batch's samples, and receives only the blocks that contain them; with
+//! several processes, each reads only the blocks that its GPUs receive. Shuffled or not, the samples of a batch are in
+//! reading order, so few blocks go to several GPUs.
 
 mod batch;
 mod columns;
@@ -25,10 +26,12 @@ use rankine_base::Error as DataError;
 use rankine_cuda::{Device, Lane};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::{BytesRead, Rung, SlabRing};
-use rankine_reader::stream::{BlockStream, PackedStream, StreamOptions};
+use rankine_reader::stream::{BlockStream, PackedStream, Share, StreamOptions};
 use rankine_topology::{Rank, Topology};
 
+use super::binding::near;
 use super::error::{Error, Result};
+use super::setup::ModelSetup;
 use batch::Source;
 pub use batch::{FeedBatch, FeedPart};
 pub(super) use columns::{fixed_columns, ragged_columns};
@@ -73,6 +76,26 @@ pub struct FeedRanks<'a> {
     pub topology: Topology,
     /// The first rank of this process.
     pub first: Rank,
+    /// Whether threads run on the NUMA node of their GPU.
+    pub binds_threads: bool,
+}
+
+impl<'a> FeedRanks<'a> {
+    /// Returns the ranks of a model.
+    pub(in crate::cuda) fn of(setup: &'a ModelSetup) -> Self {
+        Self {
+            devices: &setup.devices,
+            topology: setup.topology(),
+            first: setup.first_rank(),
+            binds_threads: setup.execution.binds_threads,
+        }
+    }
+
+    /// Returns this process's share of every batch: the shares of its ranks together.
+    pub(in crate::cuda) fn share(&self) -> Share {
+        let ranks = self.devices.len();
+        Share { process: self.first.0 / ranks, processes: self.topology.ranks() / ranks }
+    }
 }
 
 impl Feed {
@@ -91,7 +114,8 @@ impl Feed {
         stay: bool,
     ) -> Result<Self> {
         let topology = Topology::new(devices.len(), 1).expect("there is a GPU");
-        Self::open_shares(FeedRanks { devices, topology, first: Rank(0) }, part, options, stay)
+        let ranks = FeedRanks { devices, topology, first: Rank(0), binds_threads: true };
+        Self::open_shares(ranks, part, options, stay)
     }
 
     /// The same for the GPUs of some of a job's ranks: they receive only their shares.
@@ -107,8 +131,19 @@ impl Feed {
         options: &StreamOptions,
         stay: bool,
     ) -> Result<Self> {
-        let FeedRanks { devices, topology, first } = ranks;
-        let part = part.into();
+        // What reads is started here, and the memory that it reads into is first touched here.
+        let binding = near(ranks.devices, ranks.binds_threads)?;
+        let options = StreamOptions { share: ranks.share(), ..*options };
+        binding.during(|| Self::start(ranks, part.into(), &options, stay))
+    }
+
+    fn start(
+        ranks: FeedRanks<'_>,
+        part: Arc<DatasetPart>,
+        options: &StreamOptions,
+        stay: bool,
+    ) -> Result<Self> {
+        let FeedRanks { devices, topology, first, binds_threads } = ranks;
         let (slabs, slab_bytes) = BlockStream::ring_for(&part, &options.io);
         let (kept, window) = PackedStream::blocks_kept(&part, options);
         let ahead = PackedStream::BLOCKS_AHEAD + devices.len() * (COPIES_MAX + REQUESTS_MAX);
@@ -149,7 +184,11 @@ impl Feed {
             let (out, copied) = bounded(options.prefetch + window_batches);
             copiers.push(sender);
             feed.copied.push(copied);
-            feed.spawn(format!("rankine-feed-{rank}"), move || copier.run(&sent, &out))?;
+            let binding = near(std::slice::from_ref(device), binds_threads)?;
+            feed.spawn(format!("rankine-feed-{rank}"), move || {
+                binding.bind_thread();
+                copier.run(&sent, &out);
+            })?;
         }
         feed.spawn("rankine-feed".into(), move || distribute(stream, &copiers))?;
         Ok(feed)
@@ -264,7 +303,9 @@ pub(super) fn open_batches(
     stay: bool,
 ) -> Result<Batches, BackendError> {
     if part.why_unpacked().is_some() {
-        return Batch::unpacked(part, options);
+        // Every process counts all ids to which rules were applied.
+        let share = if part.ids.all_fail() { ranks.share() } else { Share::ALL };
+        return Batch::unpacked(part, &StreamOptions { share, ..*options });
     }
     match Feed::open_shares(ranks, part, options, stay) {
         Ok(feed) => Ok(Box::new(PackedBatches(feed))),

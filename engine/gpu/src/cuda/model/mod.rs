@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use rankine_backend::{
     Backend, BackendError, Batch, Batches, DeviceMemory, LookUpCount, MemoryPart, PhaseRun, Profile,
-    RankVisit, ReportDetails,
+    RankVisit, ReportDetails, ResidentPart,
 };
 use rankine_checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
 use rankine_cuda::kernels::Step;
@@ -34,7 +34,6 @@ use super::feed::{self, FeedRanks};
 use super::setup::ModelSetup;
 use profile::Measuring;
 use ranks::GpuRanks;
-use scores::ResidentPart;
 
 /// A model on GPUs, with parts and rules that [`super::OpenGpus::refusals`] accepts.
 ///
@@ -53,7 +52,7 @@ pub struct CudaModel {
     steps: u64,
     ranks: GpuRanks,
     /// The part that was scored last, if its blocks fit on the GPUs: only its first evaluation reads.
-    resident: Option<ResidentPart>,
+    resident: ResidentPart,
     measuring: Measuring,
 }
 
@@ -71,7 +70,14 @@ impl CudaModel {
         let optimizers = setup.model.all_tables().into_iter().map(|(_, optimizer)| optimizer).collect();
         let setup = Arc::new(setup);
         let ranks = GpuRanks::new(&setup)?;
-        Ok(Self { setup, optimizers, steps: 0, ranks, resident: None, measuring: Measuring::default() })
+        Ok(Self {
+            setup,
+            optimizers,
+            steps: 0,
+            ranks,
+            resident: ResidentPart::default(),
+            measuring: Measuring::default(),
+        })
     }
 
     /// Returns the model's spec.
@@ -86,8 +92,7 @@ impl CudaModel {
 
     /// Returns the ranks of this process, to open their feed.
     pub fn feed_ranks(&self) -> FeedRanks<'_> {
-        let (devices, ranks) = (&self.setup.devices, &self.ranks);
-        FeedRanks { devices, topology: ranks.topology(), first: ranks.first() }
+        FeedRanks::of(&self.setup)
     }
 
     /// Starts a training step on samples that the CPU has unpacked; `rate_factor` is the schedule's factor of every
@@ -99,7 +104,7 @@ impl CudaModel {
     /// # Errors
     /// If an operation of a GPU failed.
     pub fn train_on(&mut self, batch: &Samples, rate_factor: f64) -> Result<()> {
-        self.step(GlobalBatch::Unpacked(batch, 0..batch.len), rate_factor)
+        self.step(GlobalBatch::unpacked(batch, 0..batch.len), rate_factor)
     }
 
     fn step(&mut self, batch: GlobalBatch<'_>, rate_factor: f64) -> Result<()> {

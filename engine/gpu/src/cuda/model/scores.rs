@@ -1,28 +1,21 @@
 //! Scores of a model, and their evaluation.
 
-use std::path::PathBuf;
+use std::cell::Cell;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use rankine_backend::{BackendError, Batch, Scorer, ScoringProgress};
 use rankine_base::StopCause;
 use rankine_model::evaluation::HeadMetrics;
+use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
-use rankine_reader::{Part, Samples};
 
 use super::CudaModel;
 use crate::cuda::batch::{GlobalBatch, chunks};
 use crate::cuda::error::Result;
 use crate::cuda::evaluation::{CudaEvaluation, EvaluationResult, EvaluationShape, EvaluationSizes};
-use crate::cuda::feed::{self, Feed};
-
-/// A part of the dataset in GPU memory.
-#[derive(Debug)]
-pub(super) struct ResidentPart {
-    /// Its files.
-    files: Vec<PathBuf>,
-    part: Part,
-    batches: Vec<Batch>,
-}
+use crate::cuda::feed::{self, Feed, FeedRanks};
 
 impl CudaModel {
     /// Appends the logits of each sample in the shares of this process's ranks, one per head.
@@ -34,7 +27,7 @@ impl CudaModel {
     /// If an operation of a GPU failed, or ids were out of range.
     pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
         for samples in chunks(batch, self.score_size()) {
-            let of_ranks = self.ranks.logits(GlobalBatch::Unpacked(batch, samples))?;
+            let of_ranks = self.ranks.logits(GlobalBatch::unpacked(batch, samples))?;
             of_ranks.iter().for_each(|logits| out.extend(logits));
         }
         self.ranks.call_all_mut(|rank| rank.finish())?;
@@ -66,7 +59,7 @@ impl CudaModel {
     /// # Errors
     /// If an operation of a GPU failed.
     pub fn evaluate(&mut self, batch: &Samples) -> Result<()> {
-        self.score(GlobalBatch::Unpacked(batch, 0..batch.len))
+        self.score(GlobalBatch::unpacked(batch, 0..batch.len))
     }
 
     /// The same for any batch. A packed one is kept until its scores are added.
@@ -117,43 +110,28 @@ impl Scorer for CudaModel {
             batch_size: options.batch_size,
             weighted: part.schema.weight.is_some(),
         })?;
+        // The memory of another part is free before it is decided whether this one fits.
+        let mut resident = std::mem::take(&mut self.resident);
+        resident.keep_only(&part, options.batch_size);
+        let (setup, fits) = (Arc::clone(&self.setup), Cell::new(false));
+        let open = || {
+            let ranks = FeedRanks::of(&setup);
+            fits.set(Feed::fits(ranks.devices, &part, &options)?);
+            feed::open_batches(ranks, part, &options, fits.get())
+        };
+        let stays = |batch: &Batch| fits.get() && matches!(batch, Batch::Packed(_));
         let mut samples = 0;
-        let mut count = |batch: &Batch, bytes_read: u64| {
+        let score = |batch: &Batch, bytes_read| {
+            self.evaluate_batch(batch)?;
             samples += batch.samples() as u64;
-            let progressed =
-                progress(ScoringProgress { samples, bytes_read, out_of_range: batch.out_of_range() });
-            progressed.map_err(BackendError::Stopped)
+            let scored = ScoringProgress { samples, bytes_read, out_of_range: batch.out_of_range() };
+            progress(scored).map(ControlFlow::Continue).map_err(BackendError::Stopped)
         };
         // Kept until all samples are scored.
-        let mut batches = None;
-        // The memory of another part is free before it is decided whether this one fits.
-        let is_same = |of: &ResidentPart| (of.part, &of.files) == (part.part, &part.files);
-        let resident = match self.resident.take().filter(is_same) {
-            Some(resident) => {
-                for batch in &resident.batches {
-                    self.evaluate_batch(batch)?;
-                    count(batch, 0)?;
-                }
-                resident
-            }
-            None => {
-                let stay = Feed::fits(self.devices(), &part, &options)?;
-                let mut resident =
-                    ResidentPart { files: part.files.clone(), part: part.part, batches: Vec::new() };
-                let opened = feed::open_batches(self.feed_ranks(), part, &options, stay)?;
-                let batches = batches.insert(opened);
-                while let Some(batch) = batches.next().transpose()? {
-                    self.evaluate_batch(&batch)?;
-                    count(&batch, batches.bytes_read())?;
-                    let stays = stay && matches!(batch, Batch::Packed(_));
-                    resident.batches.extend(Some(batch).filter(|_| stays));
-                }
-                resident
-            }
-        };
-        self.resident = Some(resident).filter(|resident| !resident.batches.is_empty());
+        let (_, opened) = resident.score(open, stays, score)?;
+        self.resident = resident;
         let EvaluationResult { heads, nan_logits } = self.finish_evaluation()?;
-        drop(batches);
+        drop(opened);
         Ok((nan_logits == 0).then_some(heads))
     }
 }
