@@ -18,6 +18,7 @@ use rankine_engine::training::{
 };
 use rankine_launch::{Activity, Failure, Patience, ProcessGroup};
 use rankine_model::evaluation::EvalMetrics;
+use rankine_reader::{Dataset, Part};
 
 use crate::support::process::Stalled;
 use crate::support::{self, Place, SHAPE, SUCCESS, generate, json_lines, run, skipped, weights};
@@ -514,9 +515,11 @@ fn waiting_for_a_checkpoint_is_not_a_hang_and_counts_as_training() {
 #[test]
 fn the_summary_describes_the_training() {
     let runs = Runs::new();
+    let began = Instant::now();
     let sets = ["device.threads=3", "seed=5", "train.epochs=2", "train.max_steps=12", "reader.mode=pread"];
     let (_, summary) = runs.train("run", &sets);
-    let Summary { name, seed, version, data, model, device, exchange, iteration, train, eval, .. } = summary;
+    let Summary { name, seed, version, data, model, device, exchange, .. } = summary;
+    let Summary { iteration, start, train, eval, .. } = summary;
     assert_eq!((&*name, seed, &*version), ("small", 5, env!("CARGO_PKG_VERSION")));
     assert_eq!((data.dir, data.raw), (Some(runs.place.word("data")), vec![]));
     assert_eq!((data.train_samples, data.eval_samples, &*data.reader), (SAMPLES, EVAL_SAMPLES, "pread"));
@@ -531,6 +534,27 @@ fn the_summary_describes_the_training() {
     assert!(is(train.samples_per_second, 1101.0 / train.seconds), "{train:?}");
     // Computing takes more than a hundredth of the time.
     assert!(train.reader_wait_share > 0.0 && train.reader_wait_share < 0.99, "{train:?}");
+    // One epoch and a part of the second one, which is read ahead.
+    let part = Dataset::open(&runs.place.path("data")).unwrap().part(Part::Train).unwrap();
+    let epoch: u64 = part.blocks.iter().map(|block| u64::from(block.bytes)).sum();
+    assert!(matches!(train.bytes_read[..], [bytes] if epoch < bytes && bytes <= 2 * epoch), "{train:?}");
+    let start = start.unwrap();
+    let seconds = [
+        start.data_seconds,
+        start.device_seconds,
+        start.model_seconds,
+        start.state_seconds,
+        start.reader_seconds,
+        start.first_step_seconds,
+    ];
+    assert!(
+        seconds.iter().all(|&seconds| (0.0..began.elapsed().as_secs_f64()).contains(&seconds)),
+        "{start:?}"
+    );
+    assert!(
+        start.data_seconds > 0.0 && start.model_seconds > 0.0 && start.first_step_seconds > 0.0,
+        "{start:?}"
+    );
     let IterationSummary { look_ups, phases } = iteration.unwrap();
     assert_eq!((look_ups.len(), phases.len()), (6, 0));
     assert!(look_ups.iter().all(|count| count.distinct_rows <= count.look_ups), "{look_ups:?}");

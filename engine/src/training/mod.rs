@@ -63,5 +63,5 @@ pub use shortcut::JobExt;
 pub use start::Start;
 pub use summary::{
     AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
-    LinkMeans, ModelSummary, Summary, TrainSummary,
+    LinkMeans, ModelSummary, StartSummary, Summary, TrainSummary,
 };

@@ -38,6 +38,10 @@ pub struct Summary {
     /// A recent iteration; absent if this process made no report, and in the summaries of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iteration: Option<IterationSummary>,
+    /// Where the time went until the first step was done, since this process was started or the run was resumed; absent
+    /// if no step was taken, and in the summaries of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartSummary>,
     /// The training.
     pub train: TrainSummary,
     /// The evaluation of the saved model on the evaluation part; absent where the dataset has none.
@@ -213,6 +217,26 @@ impl From<&ReportDetails> for IterationSummary {
     }
 }
 
+/// Where the time went until the first step was done, on the first process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StartSummary {
+    /// Seconds that the process had run before the training began: reading the job, meeting the other processes.
+    pub process_seconds: f64,
+    /// Seconds for opening the data or generating it, and for finding out where a resumed run continues.
+    pub data_seconds: f64,
+    /// Seconds for choosing the device, opening GPUs and placing tables.
+    pub device_seconds: f64,
+    /// Seconds for creating the model on the device with its initial weights.
+    pub model_seconds: f64,
+    /// Seconds for restoring the checkpoint or the trained model that training starts from.
+    pub state_seconds: f64,
+    /// Seconds for starting to read, and for preparing checkpoints.
+    pub reader_seconds: f64,
+    /// Seconds for the first step: waiting for its batch, computing, waiting for the outcome.
+    pub first_step_seconds: f64,
+}
+
 /// The training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -243,6 +267,10 @@ pub struct TrainSummary {
     pub ids_out_of_range: IdCounts,
     /// The share of the seconds in which training waited for the reader.
     pub reader_wait_share: f64,
+    /// Bytes that each process read to train, since it was started or resumed; evaluations apart. Absent in the
+    /// summaries of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bytes_read: Vec<u64>,
 }
 
 /// Why training ended.

@@ -154,12 +154,14 @@ impl TrainingLoop<'_> {
     }
 
     fn summary(&self, results: Results, selection: Selection) -> Result<Summary, TrainError> {
-        let RunContext { job, dataset, source, topology, threads, .. } = self.context;
+        let RunContext { job, dataset, source, topology, threads, processes, .. } = self.context;
         let Results { validation, eval } = results;
         let Selection { best, average } = selection;
         let is_pushed = source == SampleSource::Program;
         let (state, total) = (&self.state, &self.state.total);
         let seconds = total.time.as_secs_f64();
+        let bytes_read = processes.gather("the bytes read", bytemuck::bytes_of(&state.bytes_read))?;
+        let bytes_read = bytes_read.iter().map(|bytes| bytemuck::pod_read_unaligned(bytes)).collect();
         let (traffic, steps) = (self.backend.traffic()?, total.steps - state.first_step);
         Ok(Summary {
             name: job.name.to_string(),
@@ -187,6 +189,7 @@ impl TrainingLoop<'_> {
                 nodes: topology.nodes(),
             },
             exchange: (topology.ranks() > 1 && steps > 0).then(|| ExchangeSummary::new(traffic, steps)),
+            start: (steps > 0).then(|| state.start.times()),
             iteration: state.last_details.as_ref().map(IterationSummary::from),
             train: TrainSummary {
                 stopped: state.end.unwrap_or(match source {
@@ -203,6 +206,7 @@ impl TrainingLoop<'_> {
                 non_finite_steps: state.losses.guard().non_finite_steps,
                 ids_out_of_range: state.ids_out_of_range.clone(),
                 reader_wait_share: total.times.reading.as_secs_f64() / seconds,
+                bytes_read,
             },
             eval,
             validation,

@@ -12,6 +12,7 @@ mod losses;
 mod records;
 mod refit;
 mod requests;
+mod start_clock;
 mod state;
 mod training_loop;
 
@@ -40,6 +41,7 @@ use super::resume::{self, StartingPoint, TrainingStart};
 use super::run_dir::RunDir;
 use super::start::Start;
 use super::summary::Summary;
+use start_clock::StartClock;
 use training_loop::TrainingLoop;
 
 pub use records::RunPhaseSeconds;
@@ -94,12 +96,13 @@ fn train_once(
     refit: Option<RefitStage<'_>>,
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Option<PathBuf>), TrainError> {
-    let prepared = Prepared::of(job, options)?;
+    let mut prepared = Prepared::of(job, options)?;
     let resumed = options.run_dir.filter(|_| options.start == Start::Resume);
     let known = resumed.and_then(|run| schema_of_run(&prepared.job, run));
     let dataset =
         open_together(&prepared.job, prepared.processes(), &prepared.stop, known.as_ref(), observer)?;
     let dataset = if options.hides_eval { dataset.without_eval() } else { dataset };
+    prepared.clock.add_to(|start| &mut start.data_seconds);
     let samples = RunSamples { dataset: &dataset, source: SampleSource::Dataset, refit };
     prepared.run(samples, options, observer, |training, batches| {
         batches.map_or(Ok(()), |batches| training.run(batches))
@@ -135,6 +138,7 @@ struct RunSamples<'a> {
 /// A run whose ranks are counted.
 struct Prepared {
     began: SystemTime,
+    clock: StartClock,
     job: Job,
     assignment: RankAssignment,
     stop: Stop,
@@ -142,7 +146,7 @@ struct Prepared {
 
 impl Prepared {
     fn of(job: &Job, options: TrainOptions<'_>) -> Result<Self, TrainError> {
-        let began = SystemTime::now();
+        let (began, clock) = (SystemTime::now(), StartClock::new());
         check_build(job)?;
         let alone = ProcessGroup::alone();
         let processes = options.processes.unwrap_or(&alone);
@@ -150,7 +154,7 @@ impl Prepared {
             RunDir::refuse_locked(path)?;
         }
         let (job, assignment) = RankAssignment::of(job, processes, options.first_gpu)?;
-        Ok(Self { began, job, assignment, stop: options.stop.cloned().unwrap_or_default() })
+        Ok(Self { began, clock, job, assignment, stop: options.stop.cloned().unwrap_or_default() })
     }
 
     fn processes(&self) -> &ProcessGroup {
@@ -159,14 +163,15 @@ impl Prepared {
 
     /// Trains with the steps that `steps` takes.
     fn run(
-        &self,
+        self,
         RunSamples { dataset, source, refit }: RunSamples<'_>,
         options: TrainOptions<'_>,
         observer: &mut dyn Observer,
         steps: impl FnOnce(&mut TrainingLoop<'_>, Option<Batches>) -> Result<(), TrainError> + Send,
     ) -> Result<(Summary, Option<PathBuf>), TrainError> {
-        let Self { began, job, assignment, stop } = self;
-        let (began, topology, processes) = (*began, assignment.topology, self.processes());
+        let Self { began, mut clock, job, assignment, stop } = self;
+        let (job, stop) = (&job, &stop);
+        let (topology, processes) = (assignment.topology, &assignment.processes);
         let model = &translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
         let eval_sets = &eval_sets::open(job, dataset)?;
         let files = &options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
@@ -206,13 +211,16 @@ impl Prepared {
             Some(checkpoint) => Measurements::of(checkpoint, topology)?,
             None => Measurements::default(),
         };
-        let choice = DeviceChoice::of(job, assignment, dataset, model, &measured)?;
+        clock.add_to(|start| &mut start.data_seconds);
+        let choice = DeviceChoice::of(job, &assignment, dataset, model, &measured)?;
         if start.run.is_none() && processes.is_first() {
             start.run = Some(RunDir::create(options.run_dir, job)?);
         }
         // The model is built and used inside the pool: rayon runs work on the threads of the pool that called it.
         pool.install(|| {
-            let (mut training, batches) = TrainingLoop::begin(context, choice, &measured, start, observer)?;
+            clock.add_to(|start| &mut start.device_seconds);
+            let begun = TrainingLoop::begin(context, choice, &measured, start, clock, observer);
+            let (mut training, batches) = begun?;
             let finished = steps(&mut training, batches).and_then(|()| training.finish());
             let path = processes.is_first().then(|| training.folder.path().to_owned());
             finished.map(|summary| (summary, path)).map_err(|error| training.fail(error))

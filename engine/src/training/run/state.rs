@@ -9,6 +9,7 @@ use rankine_reader::stream::Position;
 
 use super::early_stopping::EarlyStopping;
 use super::losses::Losses;
+use super::start_clock::StartClock;
 use crate::training::event::StepTimes;
 use crate::training::ids::IdCounts;
 use crate::training::summary::EndReason;
@@ -17,6 +18,8 @@ use crate::training::summary::EndReason;
 pub(super) struct RunState {
     /// Steps completed when this attempt started: 0, or those of the checkpoint that it resumed from.
     pub(super) first_step: u64,
+    /// How long it took until the first step of this attempt was done.
+    pub(super) start: StartClock,
     /// Since step 0.
     pub(super) total: Tally,
     /// Since the last report, or since a resume.
@@ -45,6 +48,8 @@ pub(super) struct RunState {
     pub(super) all_fail: bool,
     /// The details of the last report of this attempt.
     pub(super) last_details: Option<ReportDetails>,
+    /// Bytes that this attempt has read to train.
+    pub(super) bytes_read: u64,
     /// Why training ends, once it is known.
     pub(super) end: Option<EndReason>,
 }
@@ -62,10 +67,16 @@ pub(super) struct Tally {
 
 impl RunState {
     /// The state that a checkpoint recorded, or the initial one.
-    pub(super) fn resumed(from: TrainState, losses: Losses, early_stopping: Option<EarlyStopping>) -> Self {
+    pub(super) fn resumed(
+        from: TrainState,
+        losses: Losses,
+        early_stopping: Option<EarlyStopping>,
+        start: StartClock,
+    ) -> Self {
         let time = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
         Self {
             first_step: from.step,
+            start,
             total: Tally {
                 steps: from.step,
                 samples: from.samples,
@@ -86,6 +97,7 @@ impl RunState {
             is_saved: false,
             all_fail: false,
             last_details: None,
+            bytes_read: 0,
             end: None,
         }
     }

@@ -20,6 +20,7 @@ use super::early_stopping::{DecidingMetrics, EarlyStopping, forget_lost_best};
 use super::guard::NonFiniteGuard;
 use super::losses::Losses;
 use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
+use super::start_clock::StartClock;
 use super::state::{RunState, Tally};
 use crate::training::backend::{DeviceChoice, InitializedDevice, Measurements};
 use crate::training::checkpoints::Checkpoints;
@@ -69,6 +70,7 @@ impl<'a> TrainingLoop<'a> {
         choice: DeviceChoice,
         measured: &Measurements,
         start: TrainingStart,
+        mut clock: StartClock,
         observer: &'a mut dyn Observer,
     ) -> Result<(Self, Option<Batches>), TrainError> {
         let RunContext { job, dataset, source, model, processes, topology, threads, .. } = context;
@@ -83,7 +85,8 @@ impl<'a> TrainingLoop<'a> {
         if let (Some(run), Some(record)) = (&run, &tuning) {
             run.write_tuning(record)?;
         }
-        let mut from = restore(&mut *backend, processes, from, initial)?;
+        clock.add_to(|start| &mut start.model_seconds);
+        let mut from = restore(&mut *backend, processes, (from, initial), &mut clock)?;
         let mut io = job.reader.io_options();
         let stream = StreamOptions { start: from.position, ..train_options(job, io) };
         // For MLPerf, the time to train starts before the first sample is read.
@@ -135,7 +138,8 @@ impl<'a> TrainingLoop<'a> {
             // The first evaluation whose model can be restored.
             stopping.judge(from.step, DecidingMetrics::from(&eval.metrics));
         }
-        let state = RunState::resumed(from, losses, early_stopping);
+        clock.add_to(|start| &mut start.reader_seconds);
+        let state = RunState::resumed(from, losses, early_stopping, clock);
         let evaluated = BTreeMap::new();
         let training =
             Self { context, observer, backend, checkpoints, run, logs, folder, io, state, evaluated };
@@ -240,6 +244,10 @@ impl<'a> TrainingLoop<'a> {
         };
         state.position = batch.end();
         state.last_loss = state.losses.last_mean(state.last_loss);
+        state.bytes_read = bytes_read;
+        if state.total.steps == state.first_step + 1 {
+            state.start.add_to(|start| &mut start.first_step_seconds);
+        }
         let details = StepDetails {
             samples: batch.samples() as u64,
             times,
@@ -493,8 +501,8 @@ pub(super) struct ReaderState {
 fn restore(
     backend: &mut dyn Backend,
     processes: &ProcessGroup,
-    from: Option<Arc<Checkpoint>>,
-    initial: Option<Arc<InitialModel>>,
+    (from, initial): (Option<Arc<Checkpoint>>, Option<Arc<InitialModel>>),
+    clock: &mut StartClock,
 ) -> Result<TrainState, TrainError> {
     let (source, state): (Arc<dyn StateSource>, _) = match (from, initial) {
         (Some(checkpoint), _) => {
@@ -511,6 +519,7 @@ fn restore(
         (None, None) => return Ok(TrainState::default()),
     };
     with_heartbeat(processes, state.step, || backend.restore(&source))?;
+    clock.add_to(|start| &mut start.state_seconds);
     Ok(state)
 }
 
