@@ -547,11 +547,16 @@ fn a_search_that_is_killed_anywhere_finds_the_same() {
     };
     for round in 0..times(1) {
         let run = format!("killed-{round}");
+        // As a kill leaves it that comes before the plan has its name.
+        std::fs::create_dir(place.path(&run)).unwrap();
+        let leftover = place.path(&run).join(".tune.json.28593-3-31e69b4c.partial");
+        std::fs::write(&leftover, "{").unwrap();
         let mut kills = 0;
         for milliseconds in (40..).step_by(60) {
             let mut child = command(&run, place.path(&run).exists()).spawn().unwrap();
             std::thread::sleep(Duration::from_millis(milliseconds));
-            if child.try_wait().unwrap().is_some_and(|status| status.success()) {
+            if let Some(status) = child.try_wait().unwrap() {
+                assert!(status.success(), "after {kills} kills: {status}");
                 break;
             }
             child.kill().unwrap();
@@ -564,6 +569,7 @@ fn a_search_that_is_killed_anywhere_finds_the_same() {
         }
         assert!(kills > 2, "the search was killed {kills} times");
         assert_eq!(result(&run), result("whole"));
+        assert!(!leftover.exists());
         let out = |name: &str| std::fs::read(place.path(&format!("{name}.toml"))).unwrap();
         assert!(out(&run) == out("whole"));
     }

@@ -1,10 +1,11 @@
 //! The folder of a search: what is searched, so that it can be continued, and the result.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use rankine_base::publish::{Lock, create_folders, replace_file_under};
+use rankine_base::publish::{Lock, create_folders, is_leftover, replace_file_under};
 use rankine_checkpoint::DataIdentity;
 use rankine_job::Job;
 use rankine_reader::{Dataset, Part};
@@ -77,7 +78,9 @@ pub(super) fn begin(tuning: &Tuning<'_>, job: &Job, dataset: &Dataset) -> Result
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let mut entries = fs::read_dir(dir).map_err(|error| refused(error.to_string()))?;
-            if entries.any(|entry| entry.is_ok_and(|entry| !Lock::is_lock_name(&entry.file_name()))) {
+            // A kill may have come before the plan had its name.
+            let is_foreign = |name: &OsStr| !Lock::is_lock_name(name) && !is_leftover(name, NAME);
+            if entries.any(|entry| entry.is_ok_and(|entry| is_foreign(&entry.file_name()))) {
                 return Err(refused(
                     "the folder is not empty, and has no search: choose another --run-dir".into(),
                 ));

@@ -1,6 +1,6 @@
 //! Files that appear complete or not at all, and pipes and devices, which are written directly.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::fd::AsFd;
@@ -243,18 +243,21 @@ fn temporary_path(target: &Path) -> PathBuf {
     parent(target).join(name)
 }
 
+/// Returns whether a name is that of an unfinished file, next to the file called `of`.
+pub fn is_leftover(name: &OsStr, of: impl AsRef<OsStr>) -> bool {
+    let rest = name
+        .as_encoded_bytes()
+        .strip_prefix(b".")
+        .and_then(|name| name.strip_prefix(of.as_ref().as_encoded_bytes()))
+        .and_then(|name| name.strip_prefix(b".").and_then(|name| name.strip_suffix(b".partial")));
+    rest.is_some_and(is_unique_suffix)
+}
+
 /// Removes what ended processes left of a file. No other process writes it, since this one holds the lock.
 fn remove_leftovers(target: &Path) {
-    let name = target.file_name().unwrap_or_default().as_encoded_bytes();
-    let is_leftover = |entry: &[u8]| {
-        let rest = entry
-            .strip_prefix(b".")
-            .and_then(|entry| entry.strip_prefix(name))
-            .and_then(|entry| entry.strip_prefix(b".").and_then(|entry| entry.strip_suffix(b".partial")));
-        rest.is_some_and(is_unique_suffix)
-    };
+    let name = target.file_name().unwrap_or_default();
     for entry in fs::read_dir(parent(target)).into_iter().flatten().flatten() {
-        if !is_leftover(entry.file_name().as_encoded_bytes()) {
+        if !is_leftover(&entry.file_name(), name) {
             continue;
         }
         let (path, bytes) = (entry.path(), entry.metadata().map_or(0, |metadata| metadata.len()));

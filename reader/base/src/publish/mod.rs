@@ -25,7 +25,7 @@ use std::path::Path;
 use crate::error::{IoContext, Result};
 
 pub use dir::{PartialDir, ReservedDir, create_folders};
-pub use file::{PartialFile, replace_file, replace_file_under};
+pub use file::{PartialFile, is_leftover, replace_file, replace_file_under};
 pub use inputs::refuse_inputs;
 pub use lock::{Lock, LockMark};
 pub use own::OwnOutput;
