@@ -130,15 +130,13 @@ impl<'a> Evaluations<'a> {
             }
             (None, [_, ..], _) => return Err(SourceError::NoRawRows.into()),
             (None, [], DataSource::Raw(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
-            (None, [], DataSource::Folder(folder)) => {
-                Dataset::open(folder.dir).map_err(|error| match error {
-                    rankine_base::Error::Unsuitable { path, what } => rankine_base::Error::Unsuitable {
-                        path,
-                        what: format!("{what}. If the dataset has moved, name it with --data"),
-                    },
-                    error => error,
-                })?
-            }
+            (None, [], DataSource::Folders(folders)) => folders.open().map_err(|error| match error {
+                rankine_base::Error::Unsuitable { path, what } => rankine_base::Error::Unsuitable {
+                    path,
+                    what: format!("{what}. If the dataset has moved, name it with --data"),
+                },
+                error => error,
+            })?,
         };
         let dataset = self.model.with_columns(dataset)?;
         let mut dataset = training::with_ids(&self.job, dataset)?;

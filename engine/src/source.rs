@@ -347,7 +347,7 @@ impl OpenModel {
                 // The run's model or the dataset: the first file with the right checksum is used.
                 let run = checkpoint.path().parent().and_then(Path::parent);
                 folders.extend(run.map(run_paths::model));
-                folders.extend(job.data.folder().map(Path::to_owned));
+                folders.extend_from_slice(job.data.folders());
                 columns
             }
             // The caller named the dataset, or an older version saved the checkpoint without `columns.json`.
@@ -355,7 +355,7 @@ impl OpenModel {
                 let dataset = match (dataset, job.data.source()) {
                     (Some(dir), _) => Dataset::open(dir)?,
                     (None, DataSource::Raw(raw)) => Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?,
-                    (None, DataSource::Folder(folder)) => Dataset::open(folder.dir)?,
+                    (None, DataSource::Folders(folders)) => folders.open()?,
                 };
                 let dataset = match &saved {
                     Some(columns) => dataset.with_buckets_of(&columns.schema),
@@ -527,7 +527,10 @@ pub fn known_columns(path: &Path) -> Result<KnownColumns, SourceError> {
     }
     let model = ModelSource::find(path, Artifact::Model)?.open()?;
     let known = model.known_columns(path)?;
-    let dataset = model.job().data.folder().and_then(|folder| Dataset::open(folder).ok());
+    let dataset = match model.job().data.source() {
+        DataSource::Folders(folders) => folders.open().ok(),
+        DataSource::Raw(_) => None,
+    };
     let dataset = dataset.and_then(|dataset| model.with_columns(dataset).ok());
     match dataset.map(|dataset| dataset.statistics()) {
         Some(Ok(statistics)) => Ok(known.with_statistics(statistics)?),

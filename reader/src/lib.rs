@@ -14,6 +14,7 @@ pub mod dataset;
 pub mod generate;
 pub mod ids;
 pub mod io;
+pub mod merge;
 pub mod origin;
 pub mod raw;
 pub mod samples;

@@ -215,6 +215,11 @@ impl Hotness {
         matches!(self, Self::Ragged { .. })
     }
 
+    /// Returns the sizes that bags of either kind have.
+    pub(crate) fn or(self, other: Self) -> Self {
+        if self == other { self } else { Self::Ragged { max: self.max().max(other.max()) } }
+    }
+
     /// Returns whether a bag may hold `count` ids.
     pub fn admits(self, count: u64) -> bool {
         match self {

@@ -3,7 +3,7 @@
 //! The size is bounded for any table: the most frequent rows are listed one by one, the rest is a histogram.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rankine_base::error::{Error, Result};
@@ -208,6 +208,123 @@ impl TableCounter {
     }
 }
 
+/// Adds up the statistics of one table over several datasets that number its rows alike.
+///
+/// Heads add up row by row. A tail does not record row numbers, so its rows are matched by descending count, as far as
+/// possible: with rows that only other heads list, then with the rows of other tails. No row is counted twice, and the
+/// number of look-ups is exact; without tails, everything is.
+#[derive(Debug, Default)]
+pub(crate) struct TableSum {
+    bags: u64,
+    /// The counts of the rows that a head has listed.
+    counts: BTreeMap<u64, u64>,
+    tail: Tail,
+}
+
+/// Rows without numbers, by the bit length of their count.
+#[derive(Debug, Clone, Copy)]
+struct Tail([TailBucket; TAIL_BUCKETS]);
+
+impl Default for Tail {
+    fn default() -> Self {
+        Self([TailBucket::default(); TAIL_BUCKETS])
+    }
+}
+
+impl Tail {
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|bucket| bucket.rows == 0)
+    }
+
+    /// Takes up to `rows` of the most frequent rows: returns how many and their look-ups, all of one bucket; `None` if
+    /// there is no row.
+    fn take(&mut self, rows: u64) -> Option<(u64, u64)> {
+        let bucket = self.0.iter_mut().rev().find(|bucket| bucket.rows > 0)?;
+        let rows = rows.min(bucket.rows);
+        let lookups = first_of(rows, bucket.rows, bucket.lookups);
+        bucket.rows -= rows;
+        bucket.lookups -= lookups;
+        Some((rows, lookups))
+    }
+
+    /// Adds rows of about the same count.
+    fn put(&mut self, rows: u64, lookups: u64) {
+        let (each, more) = (lookups / rows, lookups % rows);
+        for (rows, count) in [(more, each + 1), (rows - more, each)] {
+            if rows > 0 {
+                let bucket = &mut self.0[count.ilog2() as usize];
+                bucket.rows += rows;
+                bucket.lookups += rows * count;
+            }
+        }
+    }
+
+    /// Adds the rows of another tail, matched by descending count.
+    fn add(&mut self, mut other: Self) {
+        let mut sum = Self::default();
+        while let Some((rows, lookups)) = other.take(u64::MAX) {
+            let (mut left, mut of_other) = (rows, lookups);
+            while left > 0 {
+                let (matched, mine) = self.take(left).unwrap_or((left, 0));
+                let theirs = first_of(matched, left, of_other);
+                sum.put(matched, mine + theirs);
+                left -= matched;
+                of_other -= theirs;
+            }
+        }
+        while let Some((rows, lookups)) = self.take(u64::MAX) {
+            sum.put(rows, lookups);
+        }
+        *self = sum;
+    }
+}
+
+/// Returns the look-ups of the first `rows` out of `of_rows` rows, which have `lookups` as evenly as possible: the
+/// first ones have one more than the others.
+fn first_of(rows: u64, of_rows: u64, lookups: u64) -> u64 {
+    lookups / of_rows * rows + (lookups % of_rows).min(rows)
+}
+
+impl TableSum {
+    /// Adds the statistics of a dataset.
+    pub(crate) fn add(&mut self, table: TableStatistics) {
+        self.bags += table.bags;
+        let mut tail = Tail(table.tail);
+        if !tail.is_empty() {
+            // Rows that only earlier heads list are taken for the first ones of this tail.
+            let listed: HashSet<u64> = table.head.iter().map(|&(row, _)| row).collect();
+            let mut others: Vec<_> =
+                self.counts.iter_mut().filter(|(row, _)| !listed.contains(row)).collect();
+            others.sort_by_key(|(_, count)| Reverse(**count));
+            for (_, count) in others {
+                let Some((_, lookups)) = tail.take(1) else { break };
+                *count += lookups;
+            }
+        }
+        for (row, count) in table.head {
+            *self.counts.entry(row).or_insert_with(|| {
+                // A row that only this head lists is taken for the first one of the earlier tails.
+                self.tail.take(1).map_or(0, |(_, lookups)| lookups)
+            }) += count;
+        }
+        self.tail.add(tail);
+    }
+
+    /// Returns the sum.
+    pub(crate) fn finish(self) -> TableStatistics {
+        let mut head: Vec<_> = self.counts.into_iter().collect();
+        head.sort_by_key(|&(row, count)| (Reverse(count), row));
+        let mut tail = self.tail;
+        for (_, count) in head.drain(head.len().min(HEAD_ROWS_MAX)..) {
+            tail.put(1, count);
+        }
+        let lookups =
+            head.iter().map(|&(_, count)| count).chain(tail.0.iter().map(|bucket| bucket.lookups)).sum();
+        let distinct_rows = head.len() as u64 + tail.0.iter().map(|bucket| bucket.rows).sum::<u64>();
+        TableStatistics { bags: self.bags, lookups, distinct_rows, head, tail: tail.0 }
+    }
+}
+
 /// Serializes the statistics of all tables as specified in `docs/reference/dataset-format.md`.
 pub(crate) fn to_bytes(tables: &[TableStatistics]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
@@ -269,6 +386,8 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Vec<TableStatistics>, String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::schema::{Categorical, DenseDtype, Hotness, Pooling, VocabularyKind};
 
@@ -310,6 +429,66 @@ mod tests {
         assert_eq!(shares, [0.0, 0.4, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.0]);
         let none = TableCounter::new(3).unwrap().statistics();
         assert_eq!(none.coverage(3), 0.0);
+    }
+
+    /// Counts look-ups of a table of this many rows.
+    fn counted(rows: u64, ids: &[u64]) -> TableStatistics {
+        let counter = TableCounter::new(rows).unwrap();
+        let mut bags = Bags::default();
+        ids.iter().for_each(|&id| bags.push([id]));
+        counter.add(&bags);
+        counter.statistics()
+    }
+
+    /// Moves the rows of the head after the first `len` to the tail, as if there were no room for them.
+    fn cut(table: &TableStatistics, len: usize) -> TableStatistics {
+        let mut cut = table.clone();
+        for (_, count) in cut.head.drain(len.min(table.head.len())..) {
+            let bucket = &mut cut.tail[count.ilog2() as usize];
+            (bucket.rows, bucket.lookups) = (bucket.rows + 1, bucket.lookups + count);
+        }
+        cut
+    }
+
+    proptest! {
+        #[test]
+        fn statistics_add_up(
+            ids in prop::collection::vec(prop::collection::vec(0..30u64, 0..200), 1..5),
+            heads in prop::collection::vec(0..30usize, 5),
+        ) {
+            let tables: Vec<_> = ids.iter().map(|ids| counted(30, ids)).collect();
+            let sum = |tables: &[TableStatistics]| {
+                let mut sum = TableSum::default();
+                tables.iter().for_each(|table| sum.add(table.clone()));
+                sum.finish()
+            };
+            // Without tails it is exact.
+            let whole = counted(30, &ids.concat());
+            prop_assert_eq!(sum(&tables), whole.clone());
+            // With them look-ups are, and no row is counted twice.
+            let cut: Vec<_> = tables.iter().zip(heads).map(|(table, len)| cut(table, len)).collect();
+            let found = sum(&cut);
+            prop_assert_eq!((found.bags, found.lookups), (whole.bags, whole.lookups));
+            prop_assert_eq!(found.sums(), Some((found.distinct_rows, found.lookups)));
+            prop_assert!(found.distinct_rows <= 30);
+            prop_assert!(found.distinct_rows >= tables.iter().map(|table| table.distinct_rows).max().unwrap_or(0));
+            prop_assert!(from_bytes(&to_bytes(&[found])).is_ok());
+        }
+    }
+
+    #[test]
+    fn rows_of_tails_are_matched_by_descending_count() {
+        // Heads of one row: 8 look-ups of row 0; 6 of row 1.
+        let one = cut(&counted(4, &[[0; 8].as_slice(), &[1; 4], &[2; 2]].concat()), 1);
+        let other = cut(&counted(4, &[[1; 6].as_slice(), &[3; 5], &[2; 1]].concat()), 1);
+        let mut sum = TableSum::default();
+        sum.add(one);
+        sum.add(other);
+        let found = sum.finish();
+        // Row 0 is taken for the row of 5 in the other tail, row 1 for the row of 4; the rows of 2 and of 1 match.
+        assert_eq!(found.head, [(0, 13), (1, 10)]);
+        assert_eq!((found.distinct_rows, found.lookups), (3, 26));
+        assert_eq!(found.tail[1], TailBucket { rows: 1, lookups: 3 });
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod support;
 
 mod arguments;
 mod bench;
+mod collections;
 mod conversion;
 mod eval_sets;
 mod evaluate;

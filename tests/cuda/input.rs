@@ -16,7 +16,7 @@ use rankine_engine_gpu::{
 use rankine_model::evaluation::{Evaluation, HeadMetrics};
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
 use rankine_reader::block::{self, BlockId};
-use rankine_reader::dataset::{BlockCoding, BlockLocation, DatasetPart, Manifest};
+use rankine_reader::dataset::{BlockCoding, BlockLocation, DatasetPart, Manifest, PackedShard};
 use rankine_reader::io::IoOptions;
 use rankine_reader::schema::{
     self, Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Label, VocabularyKind,
@@ -117,7 +117,7 @@ impl Dataset {
             samples,
             block_samples,
             schema: Arc::new(schema),
-            coding: BlockCoding::Packed { tag },
+            coding: BlockCoding::Packed { shards: vec![PackedShard { first_block: 0, tag }] },
             selection: None,
             ids: Arc::default(),
         };

@@ -121,8 +121,8 @@ impl<'a> CheckReport<'a> {
 }
 
 fn dataset_line(job: &Job, columns: Columns) -> Result<String, CommandError> {
-    let folder = match job.data.source() {
-        DataSource::Folder(folder) => folder,
+    let folders = match job.data.source() {
+        DataSource::Folders(folders) => folders,
         DataSource::Raw(raw) => {
             let record_bytes = raw.format()?.record_bytes()?;
             let missing = match columns {
@@ -133,10 +133,10 @@ fn dataset_line(job: &Job, columns: Columns) -> Result<String, CommandError> {
             return Ok(format!("dataset   {files} with records of {record_bytes} bytes{missing}\n"));
         }
     };
-    let dir = folder.dir.display();
+    let dir = folders.name();
     Ok(match columns {
         Columns::Dataset => format!("dataset   {dir}\n"),
-        Columns::Shape if folder.generate.is_some() => {
+        Columns::Shape if folders.generate.is_some() => {
             format!("dataset   {dir}: does not exist yet; training generates it\n")
         }
         Columns::Shape => {

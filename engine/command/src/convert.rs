@@ -1,5 +1,6 @@
 //! `rankine convert`: converts click logs to a dataset.
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -253,6 +254,11 @@ struct CommonArgs {
     #[arg(long, value_name = "N|P%", default_value_t = BadLimit::default())]
     bad_limit: BadLimit,
 
+    /// Samples of a block [default: as many as suit the columns, at most 65536]. Smaller blocks suit training by many
+    /// processes, each of which reads only its own
+    #[arg(long, value_name = "N")]
+    block_samples: Option<NonZeroU32>,
+
     /// Number of CPU threads [default: all that this process may use]
     #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
     threads: Option<ThreadCount>,
@@ -282,6 +288,7 @@ impl CommonArgs {
             bad_limit: self.bad_limit,
             threads: rankine_job::thread_count(self.threads),
             dense_dtype,
+            block_samples: self.block_samples,
             stop: stop.clone(),
             ..ConvertOptions::new(inputs::expand(&self.files)?, self.out)
         })

@@ -24,6 +24,7 @@ mod bench;
 mod check;
 mod ckpt;
 mod convert;
+mod dataset;
 mod doctor;
 mod editors;
 mod error;
@@ -145,6 +146,7 @@ fn after_help() -> String {
 enum Command {
     InitSchema(init_schema::Args),
     Convert(convert::Args),
+    Dataset(dataset::Args),
     Inspect(inspect::Args),
     Init(init::Args),
     Tune(tune::Args),
@@ -284,6 +286,7 @@ fn run(command: Command, place: &ProcessPlace, quiet: bool) -> Result<(), Comman
     match command {
         Command::InitSchema(args) => init_schema::run(args),
         Command::Convert(args) => convert::run(args, quiet),
+        Command::Dataset(args) => dataset::run(args),
         Command::Inspect(args) => inspect::run(args, quiet),
         Command::Init(args) => init::run(args, quiet),
         Command::Tune(args) => tune::run(args),

@@ -84,9 +84,9 @@ pub(crate) fn of_training(
 
 /// Returns the data and the model that a training reads.
 fn inputs(job: &Job) -> impl Iterator<Item = &Path> {
-    let others =
-        job.eval.set.iter().map(|set| &set.data).chain(job.data.raw_files()).chain(&job.train.init_from);
-    job.data.folder().into_iter().chain(others.map(PathBuf::as_path))
+    let sets = job.eval.set.iter().flat_map(|set| set.data.paths());
+    let data = job.data.folders().iter().chain(sets).chain(job.data.raw_files());
+    data.chain(&job.train.init_from).map(PathBuf::as_path)
 }
 
 fn announce(monitor: &Monitor) {

@@ -13,7 +13,7 @@ use rankine_engine::build;
 use rankine_engine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine_engine::training::{self, JobData, TrainError};
 use rankine_engine_gpu as gpu;
-use rankine_job::{Count, DeviceKind, Job, NonNegative, RankCount, Ranks};
+use rankine_job::{Count, DataSource, DeviceKind, Job, NonNegative, RankCount, Ranks};
 use rankine_topology::Topology;
 use serde::Serialize;
 
@@ -209,7 +209,10 @@ fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError>
         }
         JobData::Shape(schema) => (schema, Source::Law { schema, alpha }),
         JobData::Unknown => {
-            let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
+            let dir = match job.data.source() {
+                DataSource::Folders(folders) => folders.name(),
+                DataSource::Raw(_) => String::new(),
+            };
             return Err(PlanningError::Other(CommandError::new(
                 Exit::Usage,
                 format!(

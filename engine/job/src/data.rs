@@ -2,21 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
-use rankine_reader::generate;
 use rankine_reader::io::{IoMode, IoOptions};
+use rankine_reader::merge::open_all;
 use rankine_reader::raw::{RawDense, RawFormat, RawIds};
+use rankine_reader::{Dataset, generate};
 use serde::Deserialize;
 
-use super::values::{Count, NonNegative, QueueDepth, Shape};
+use super::values::{Count, Folders, NonNegative, QueueDepth, Shape};
 
-/// `[data]`: where the samples are: in a dataset folder (`dir`) or in raw files of HugeCTR and MLPerf (`raw`).
+/// `[data]`: where the samples are: in dataset folders (`dir`) or in raw files of HugeCTR and MLPerf (`raw`).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Data {
-    /// The dataset folder, as `rankine convert` or `rankine generate` wrote it. A relative path is relative to the
-    /// working directory of the command. Set either this or `raw`.
-    pub(crate) dir: Option<PathBuf>,
+    /// The dataset folder, as `rankine convert`, `rankine generate` or `rankine dataset merge` wrote it. A list of
+    /// folders is read as one dataset: its parts have the samples of all of them, in this order. A relative path is
+    /// relative to the working directory of the command. Set either this or `raw`.
+    pub(crate) dir: Option<Folders>,
     /// The columns of a dataset that does not exist yet: `dlrm`, `dlrm-dcnv2`, or the path of a shape file. `rankine
     /// check` and `rankine plan` use it until the dataset exists, and ignore it afterwards. Only with `dir`.
     pub(crate) shape: Option<Shape>,
@@ -29,21 +31,42 @@ pub struct Data {
 /// Where the samples of a job are.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum DataSource<'a> {
-    /// In a dataset folder.
-    Folder(DataFolder<'a>),
+    /// In dataset folders.
+    Folders(DataFolders<'a>),
     /// In raw files.
     Raw(&'a Raw),
 }
 
-/// The dataset folder of a job, which may not exist yet.
+/// The dataset folders of a job, which may not exist yet.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DataFolder<'a> {
-    /// The folder.
-    pub dir: &'a Path,
-    /// Its columns, as long as it does not exist.
+pub struct DataFolders<'a> {
+    /// The folders, which together are one dataset.
+    pub dirs: &'a [PathBuf],
+    /// Their columns, as long as they do not exist.
     pub shape: Option<&'a Shape>,
-    /// How it is generated.
+    /// How the dataset is generated; there is then one folder.
     pub generate: Option<&'a Generate>,
+}
+
+impl<'a> DataFolders<'a> {
+    /// Returns the first folder that holds no dataset; `None` if all of them do.
+    pub fn missing(self) -> Option<&'a Path> {
+        self.dirs.iter().map(PathBuf::as_path).find(|dir| !Dataset::exists(dir))
+    }
+
+    /// Opens the folders as one dataset.
+    ///
+    /// # Errors
+    /// As [`open_all`].
+    pub fn open(self) -> rankine_base::Result<Dataset> {
+        open_all(self.dirs)
+    }
+
+    /// Returns the folders as messages name them.
+    pub fn name(self) -> String {
+        let names: Vec<_> = self.dirs.iter().map(|dir| dir.display().to_string()).collect();
+        names.join(", ")
+    }
 }
 
 impl Data {
@@ -51,26 +74,31 @@ impl Data {
     pub fn source(&self) -> DataSource<'_> {
         match &self.raw {
             Some(raw) => DataSource::Raw(raw),
-            None => DataSource::Folder(DataFolder {
-                dir: self.dir.as_deref().unwrap_or(Path::new("")),
+            None => DataSource::Folders(DataFolders {
+                dirs: self.folders(),
                 shape: self.shape.as_ref(),
                 generate: self.generate.as_ref(),
             }),
         }
     }
 
-    /// Returns the dataset folder, or `None` if the samples are in raw files.
+    /// Returns the dataset folders; none if the samples are in raw files.
+    pub fn folders(&self) -> &[PathBuf] {
+        self.dir.as_ref().map_or(&[], Folders::paths)
+    }
+
+    /// Returns the dataset folder, or `None` if there are several, or the samples are in raw files.
     pub fn folder(&self) -> Option<&Path> {
-        match self.source() {
-            DataSource::Folder(folder) => Some(folder.dir),
-            DataSource::Raw(_) => None,
+        match self.folders() {
+            [dir] => Some(dir),
+            _ => None,
         }
     }
 
     /// Returns how the dataset folder is generated, if it is.
     pub fn generate(&self) -> Option<&Generate> {
         match self.source() {
-            DataSource::Folder(folder) => folder.generate,
+            DataSource::Folders(folders) => folders.generate,
             DataSource::Raw(_) => None,
         }
     }

@@ -55,7 +55,7 @@ mod values;
 mod write;
 
 pub use checkpoint::{Checkpoint, OnFailure};
-pub use data::{Data, DataFolder, DataSource, Generate, Raw, Reader};
+pub use data::{Data, DataFolders, DataSource, Generate, Raw, Reader};
 pub use definition::Job;
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::JobError;
@@ -75,8 +75,8 @@ pub use train::{
     Precision, StoppingMetric, ThreadBinding, Train,
 };
 pub use values::{
-    AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, Fraction, JobName, NonNegative, Positive,
-    QueueDepth, RankCount, Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
+    AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, Folders, Fraction, JobName, NonNegative,
+    Positive, QueueDepth, RankCount, Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
 };
 
 /// The JSON Schema of job files, which `rankine init` writes for editors.

@@ -6,7 +6,8 @@ use rankine_reader::Split;
 use serde::{Deserialize, Serialize};
 
 use super::values::{
-    AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, NonNegative, Ranks, ThreadCount, WindowBlocks,
+    AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, Folders, NonNegative, Ranks, ThreadCount,
+    WindowBlocks,
 };
 
 /// `[train]`: batch size, epochs, shuffling, validation, the initial model and early stopping.
@@ -257,8 +258,9 @@ pub struct Eval {
 pub struct EvalSet {
     /// Name of the result, unique among the sets.
     pub name: String,
-    /// The dataset folder. Its columns, transforms and vocabularies must be those of the dataset that is trained on.
-    pub data: PathBuf,
+    /// The dataset folder, or a list of folders. It must have the columns, transforms and vocabularies of the dataset
+    /// that is trained on.
+    pub data: Folders,
 }
 
 impl Eval {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rankine_base::InvalidValue;
-use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
 /// Describes a value in the JSON Schema of job files.
 #[cfg(any(test, feature = "json-schema"))]
@@ -337,6 +337,71 @@ impl<'de> Deserialize<'de> for Ranks {
         }
 
         deserializer.deserialize_any(RanksVisitor)
+    }
+}
+
+/// Folders of datasets, at least one; in a job file a path, or a list of paths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Folders(Vec<PathBuf>);
+
+impl Folders {
+    /// Returns a single folder.
+    pub fn one(path: impl Into<PathBuf>) -> Self {
+        Self(vec![path.into()])
+    }
+
+    /// Returns the paths, in their order.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+impl serde::Serialize for Folders {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0[..] {
+            [path] => path.serialize(serializer),
+            paths => paths.serialize(serializer),
+        }
+    }
+}
+
+#[cfg(any(test, feature = "json-schema"))]
+schema!(Folders {
+    "oneOf": [
+        { "type": "string" },
+        { "type": "array", "items": { "type": "string" }, "minItems": 1 }
+    ]
+});
+
+impl<'de> Deserialize<'de> for Folders {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FoldersVisitor;
+
+        impl<'de> Visitor<'de> for FoldersVisitor {
+            type Value = Folders;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a path, or a list of at least one path")
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<Folders, E> {
+                Ok(Folders::one(value))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Folders, A::Error> {
+                let mut paths = Vec::new();
+                while let Some(path) = values.next_element()? {
+                    paths.push(path);
+                }
+                if paths.is_empty() {
+                    return Err(A::Error::invalid_length(0, &self));
+                }
+                Ok(Folders(paths))
+            }
+        }
+
+        deserializer.deserialize_any(FoldersVisitor)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::model::{Head, Model, ModelParts, OwnKey, Table};
 use super::optimizer::{Optimizer, Optimizers};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
-use super::values::{Count, Width};
+use super::values::{Count, Folders, Width};
 use super::{
     Average, AverageKind, Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, EvalSet, Exchange,
     Feature, Generate, Guard, IdPolicy, Job, Metrics, Placement, Precision, Raw, Reader, Train,
@@ -88,7 +88,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
 fn write_data(out: &mut String, data: &Data) -> fmt::Result {
     let Data { dir, shape, raw, generate } = data;
     if let Some(dir) = dir {
-        writeln!(out, "\n[data]\ndir = {}", quoted_path(dir))?;
+        writeln!(out, "\n[data]\ndir = {}", quoted_folders(dir))?;
         let shape = shape.as_ref().map(|shape| quoted(&shape.to_string()));
         write_option(out, "shape", shape.as_ref(), "the dataset's own columns")?;
     }
@@ -267,7 +267,7 @@ fn write_eval(out: &mut String, eval: &Eval) -> fmt::Result {
     writeln!(out, "batch_size = {batch_size}")?;
     write_option(out, "target_auc", target_auc.as_ref(), "no early stop")?;
     for EvalSet { name, data } in set {
-        writeln!(out, "\n[[eval.set]]\nname = {}\ndata = {}", quoted(name), quoted_path(data))?;
+        writeln!(out, "\n[[eval.set]]\nname = {}\ndata = {}", quoted(name), quoted_folders(data))?;
     }
     Ok(())
 }
@@ -324,6 +324,13 @@ fn quoted(text: &str) -> toml::Value {
 
 fn quoted_paths(paths: &[PathBuf]) -> toml::Value {
     toml::Value::Array(paths.iter().map(|path| quoted_path(path)).collect())
+}
+
+fn quoted_folders(folders: &Folders) -> toml::Value {
+    match folders.paths() {
+        [path] => quoted_path(path),
+        paths => quoted_paths(paths),
+    }
 }
 
 fn quoted_path(path: &Path) -> toml::Value {

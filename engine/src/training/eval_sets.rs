@@ -1,6 +1,7 @@
 //! The further datasets that a job evaluates its model on (`[[eval.set]]`).
 
 use rankine_job::{Conflict, EvalSet, Job};
+use rankine_reader::merge::open_all;
 use rankine_reader::{Columns, Dataset, Part};
 
 use super::error::TrainError;
@@ -26,10 +27,10 @@ pub(super) fn open(job: &Job, trained: &Dataset) -> Result<Vec<NamedDataset>, Tr
         let conflict = |what: String| {
             TrainError::Conflicts(vec![Conflict::new(format!("eval.set.{number}.data"), what)])
         };
-        let dataset = Dataset::open(&set.data).map_err(|error| conflict(error.to_string()))?;
+        let dataset = open_all(set.data.paths()).map_err(|error| conflict(error.to_string()))?;
         let dataset = dataset.with_buckets_of(trained.schema());
         if let Some(what) = columns.difference(&dataset) {
-            let dir = set.data.display();
+            let dir = dataset.dir().display();
             return Err(conflict(format!(
                 "the dataset {dir} does not fit the one that is trained on: {what}. Convert its rows with `rankine \
                  convert ... --like DATASET`"

@@ -115,7 +115,7 @@ pub struct AverageSummary {
 /// The data of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataSummary {
-    /// The dataset's folder, as the job names it; absent where raw files are read.
+    /// The dataset's folder, as the job names it, or its folders, separated by commas; absent where raw files are read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
     /// The raw files, as the job names them, those of the training part first.

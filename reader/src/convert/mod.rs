@@ -53,6 +53,7 @@ pub use write::encode::Encoder;
 pub use write::unknown::{DISTINCT_VALUES_MAX, UnknownCategories};
 
 use std::fs;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use rankine_base::error::{Error, IoContext, Result};
@@ -232,6 +233,18 @@ impl ConvertOptions {
         Ok(sources)
     }
 
+    /// Returns the samples of a block of columns that admit at most this many.
+    fn block_samples(&self, most: u32) -> Result<u32> {
+        match self.block_samples.map(NonZeroU32::get) {
+            Some(samples) if samples > most => {
+                let what = format!("blocks of these columns have at most {most} samples, not {samples}");
+                Err(Error::setting("block_samples", what))
+            }
+            Some(samples) => Ok(samples),
+            None => Ok(most),
+        }
+    }
+
     /// Returns what the sources of the training part and of the evaluation part are called.
     fn source_names(&self) -> [Vec<String>; 2] {
         let paths = self.files.iter().chain(&self.eval).map(|path| path.to_string_lossy().into_owned());
@@ -268,7 +281,7 @@ fn convert<S: RowSource>(
     }
     let encoder = Encoder::new(&schema, std::mem::take(&mut statistics.vocabularies))?;
 
-    let block_samples = plan.format.block_samples(&schema)?;
+    let block_samples = options.block_samples(plan.format.block_samples(&schema)?)?;
     let mut writer = DatasetWriter::new(&dir, schema.clone(), block_samples)?;
     write_vocabularies(&dir, &encoder, &mut writer, &counted, &options.stop)?;
     writer.set_earlier_statistics(earlier.unwrap_or_default());

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rankine_base::error::{Error, IoContext, Malformed, Result};
-use rankine_base::files::{check_folder, check_regular, read_regular};
+use rankine_base::files::check_regular;
 use rankine_base::sealed::{self, Checksum};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::block::BLOCK_ALIGN;
+use crate::block::BlockId;
 use crate::ids::{IdRules, OutOfRange};
 use crate::origin::{Origin, RowFormat};
 use crate::part::Part;
@@ -20,6 +20,13 @@ use crate::raw::{RawFormat, RecordDecoder};
 use crate::schema::{Categorical, DenseDtype, Schema};
 use crate::statistics::{self, TableStatistics};
 
+mod collection;
+mod folder;
+mod validation;
+
+pub use collection::COLLECTION_NAME;
+pub(crate) use collection::{Collection, open_folders};
+pub(crate) use folder::{Folders, Shard};
 pub use validation::Selection;
 use validation::ValidationCut;
 
@@ -151,7 +158,7 @@ pub struct Dataset {
 
 #[derive(Debug, Clone)]
 enum Source {
-    Folder(Box<Manifest>),
+    Folders(Box<Folders>),
     Raw(Box<RawDataset>),
     Columns(Box<ColumnsOnly>),
 }
@@ -200,11 +207,20 @@ pub struct BlockLocation {
 pub enum BlockCoding {
     /// Packed by Rankine.
     Packed {
-        /// The tag that block headers must state: see [`Manifest::tag`].
-        tag: u64,
+        /// The shards of the part, in order.
+        shards: Vec<PackedShard>,
     },
     /// Raw records.
     Records(Arc<RecordDecoder>),
+}
+
+/// Consecutive blocks that were written together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackedShard {
+    /// The number in the part of its first block, from which block headers count.
+    pub first_block: u32,
+    /// The tag that block headers must state: see [`Manifest::tag`].
+    pub tag: u64,
 }
 
 /// A part of a dataset: the positions of its blocks, checked against the files on disk.
@@ -220,7 +236,7 @@ pub struct DatasetPart {
     pub selection: Option<Selection>,
     /// Samples of the part.
     pub samples: u64,
-    /// Samples of every block except the last of the part, or the last of each raw file, which may have fewer.
+    /// The most samples of a block. Only the last block of each shard or raw file has fewer, unless shards differ.
     pub block_samples: u32,
     /// The columns.
     pub schema: Arc<Schema>,
@@ -231,40 +247,30 @@ pub struct DatasetPart {
 }
 
 impl Dataset {
-    /// Returns whether a folder holds a complete dataset (its manifest is written last).
+    /// Returns whether a folder holds a complete dataset or a collection (their manifests are written last).
     pub fn exists(dir: &Path) -> bool {
-        dir.join(MANIFEST_NAME).is_file()
+        is_dataset(dir) || is_collection(dir)
     }
 
-    /// Opens a dataset: reads and checks its manifest.
+    /// Opens a dataset or a collection: reads and checks the manifests.
     ///
     /// # Errors
-    /// [`Error::Io`] if the manifest cannot be read, [`Error::Damaged`] if it is not what was written.
+    /// [`Error::Io`] if a manifest cannot be read, [`Error::Damaged`] if it is not what was written;
+    /// [`Error::Unsuitable`] if there is no dataset, or a shard of a collection is missing; [`Error::Changed`] if a
+    /// shard was replaced.
     pub fn open(dir: &Path) -> Result<Self> {
-        let path = dir.join(MANIFEST_NAME);
-        if !path.exists() {
-            check_folder(dir, "a dataset")?;
-            let partial = dir.with_added_extension("partial");
-            // A path without a file name, such as `.`, gets no extension.
-            let why = if partial != dir && partial.exists() {
-                "a conversion to it has not finished or was interrupted; run it again"
-            } else if dir.exists() {
-                "the folder exists but has no dataset.json; name a folder that `rankine convert` or `rankine generate` \
-                 wrote"
-            } else {
-                "the folder does not exist; create it with `rankine convert` or `rankine generate`"
-            };
-            return Err(Error::unsuitable(dir, format!("no dataset at {}: {why}", dir.display())));
-        }
-        let text = read_regular(&path).context("read", &path)?;
-        let manifest = Manifest::from_json(&text).map_err(|what| Error::damaged(&path, None, what))?;
-        Ok(Self {
+        Ok(Self::of_folders(dir, open_folders(dir)?))
+    }
+
+    /// Makes a dataset of folders. `dir` names it in messages.
+    pub(crate) fn of_folders(dir: &Path, folders: Folders) -> Self {
+        Self {
             dir: dir.to_owned(),
-            source: Source::Folder(Box::new(manifest)),
+            source: Source::Folders(Box::new(folders)),
             ids: Default::default(),
             with_buckets: None,
             validation: None,
-        })
+        }
     }
 
     /// Opens raw files as a dataset. Only their lengths are checked here. Each record is checked when it is read, and
@@ -371,11 +377,20 @@ impl Dataset {
         &self.dir
     }
 
-    /// Returns the manifest; raw files have none.
+    /// Returns the folders that hold its samples: its own, or the shards of a collection; none for raw files.
+    #[doc(hidden)]
+    pub fn dirs(&self) -> Vec<&Path> {
+        match &self.source {
+            Source::Folders(folders) => folders.shards().iter().map(|shard| &*shard.dir).collect(),
+            Source::Raw(_) | Source::Columns(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the manifest, taken together for the shards of a collection; raw files have none.
     #[doc(hidden)]
     pub fn manifest(&self) -> Option<&Manifest> {
         match &self.source {
-            Source::Folder(manifest) => Some(manifest),
+            Source::Folders(folders) => Some(&folders.manifest),
             Source::Raw(_) | Source::Columns(_) => None,
         }
     }
@@ -384,7 +399,7 @@ impl Dataset {
     #[doc(hidden)]
     pub fn files(&self) -> &[FileManifest] {
         match &self.source {
-            Source::Folder(manifest) => &manifest.files,
+            Source::Folders(folders) => &folders.manifest.files,
             Source::Columns(columns) => &columns.vocabularies,
             Source::Raw(_) => &[],
         }
@@ -394,7 +409,7 @@ impl Dataset {
     #[doc(hidden)]
     pub fn row_format(&self) -> Option<RowFormat> {
         match &self.source {
-            Source::Folder(manifest) => match &manifest.origin {
+            Source::Folders(folders) => match &folders.manifest.origin {
                 Origin::Converted(conversion) => Some(conversion.format.clone()),
                 Origin::Generated(_) => None,
             },
@@ -414,7 +429,7 @@ impl Dataset {
             return schema;
         }
         match &self.source {
-            Source::Folder(manifest) => &manifest.schema,
+            Source::Folders(folders) => &folders.manifest.schema,
             Source::Raw(raw) => &raw.schema,
             Source::Columns(columns) => &columns.schema,
         }
@@ -423,7 +438,7 @@ impl Dataset {
     /// Returns the stored parts of the dataset.
     pub fn parts(&self) -> Vec<Part> {
         match &self.source {
-            Source::Folder(manifest) => manifest.parts.keys().copied().collect(),
+            Source::Folders(folders) => folders.manifest.parts.keys().copied().collect(),
             Source::Raw(raw) => raw.parts.keys().copied().collect(),
             Source::Columns(_) => Vec::new(),
         }
@@ -439,7 +454,7 @@ impl Dataset {
 
     fn stored_samples(&self, part: Part) -> u64 {
         match &self.source {
-            Source::Folder(manifest) => manifest.parts.get(&part).map_or(0, |part| part.samples),
+            Source::Folders(folders) => folders.manifest.parts.get(&part).map_or(0, |part| part.samples),
             Source::Raw(raw) => raw.parts.get(&part).into_iter().flatten().map(|file| file.records).sum(),
             Source::Columns(_) => 0,
         }
@@ -465,9 +480,7 @@ impl Dataset {
     #[doc(hidden)]
     pub fn stored_part(&self, part: Part) -> Result<DatasetPart> {
         let found = match &self.source {
-            Source::Folder(manifest) => {
-                manifest.parts.get(&part).map(|of| self.packed_part(manifest, part, of)).transpose()?
-            }
+            Source::Folders(folders) => folders.part(part)?,
             Source::Raw(raw) => raw.parts.get(&part).map(|files| raw.part(part, files)).transpose()?,
             Source::Columns(_) => None,
         };
@@ -478,10 +491,10 @@ impl Dataset {
         });
         found.ok_or_else(|| {
             let hint = match &self.source {
-                Source::Folder(_) if part == Part::Eval => {
+                Source::Folders(_) if part == Part::Eval => {
                     ": convert the rows with --split or --eval, or choose the part train (--part train)"
                 }
-                Source::Folder(_) | Source::Columns(_) => "",
+                Source::Folders(_) | Source::Columns(_) => "",
                 Source::Raw(_) if part == Part::Validation => "",
                 Source::Raw(_) => ": name its files",
             };
@@ -492,91 +505,16 @@ impl Dataset {
         })
     }
 
-    fn packed_part(&self, dataset: &Manifest, part: Part, manifest: &PartManifest) -> Result<DatasetPart> {
-        let dir = self.dir.join(part.name());
-        let index_path = dir.join(INDEX_NAME);
-        let index = read_regular(&index_path).context("read", &index_path)?;
-        let damaged = |what: String| Error::damaged(&index_path, None, what);
-        if xxh3_64(&index) != manifest.index_xxh3.0 || !index.len().is_multiple_of(INDEX_ENTRY_BYTES) {
-            return Err(damaged("its checksum does not match dataset.json".into()));
-        }
-        let block_samples = dataset.block_samples;
-        let mut samples_left = manifest.samples;
-        let mut entries = index.chunks_exact(INDEX_ENTRY_BYTES);
-        let mut blocks = Vec::with_capacity(entries.len());
-        let mut files = Vec::with_capacity(manifest.blocks.len());
-        for (number, file) in manifest.blocks.iter().enumerate() {
-            let path = dir.join(&file.name);
-            let bytes = fs::metadata(&path).context("open", &path)?.len();
-            if bytes != file.bytes {
-                return Err(Error::damaged(
-                    &path,
-                    bytes.min(file.bytes),
-                    format!("it has {bytes} bytes but should have {}: was it copied completely?", file.bytes),
-                ));
-            }
-            let mut offset = 0;
-            for entry in entries.by_ref().take(file.blocks as usize) {
-                let bytes = u32::from_le_bytes(entry[0..4].try_into().expect("four bytes"));
-                let checksum = u64::from_le_bytes(entry[8..16].try_into().expect("eight bytes"));
-                if bytes == 0 || !(bytes as usize).is_multiple_of(BLOCK_ALIGN) {
-                    return Err(damaged(format!(
-                        "it lists block {} with {bytes} bytes, but block sizes are multiples of {BLOCK_ALIGN}",
-                        blocks.len()
-                    )));
-                }
-                let samples = samples_left.min(u64::from(block_samples)) as u32;
-                blocks.push(BlockLocation { file: number as u32, offset, bytes, samples, checksum });
-                offset += u64::from(bytes);
-                samples_left -= u64::from(samples);
-            }
-            if offset != file.bytes {
-                return Err(damaged(format!("its blocks of {} do not sum to the file's length", file.name)));
-            }
-            files.push(path);
-        }
-        let expected_blocks = manifest.samples.div_ceil(u64::from(block_samples));
-        if entries.len() > 0 || blocks.len() as u64 != expected_blocks {
-            return Err(damaged(format!(
-                "it lists {} blocks, but {} samples make {expected_blocks}",
-                blocks.len() + entries.len(),
-                manifest.samples
-            )));
-        }
-        Ok(DatasetPart {
-            part,
-            files,
-            blocks,
-            samples: manifest.samples,
-            block_samples,
-            schema: Arc::new(dataset.schema.clone()),
-            coding: BlockCoding::Packed { tag: Manifest::tag(&dataset.schema) },
-            selection: None,
-            ids: Default::default(),
-        })
-    }
-
     /// Returns the look-up statistics of the training part, one entry per stored categorical column.
     ///
     /// # Errors
     /// [`Error::Damaged`] if the file is not what was written.
     #[doc(hidden)]
     pub fn statistics(&self) -> Result<Vec<TableStatistics>> {
-        let path = self.dir.join(statistics::FILE_NAME);
-        let bytes = self.checked_file(statistics::FILE_NAME)?;
-        let tables = statistics::from_bytes(&bytes).map_err(|what| Error::damaged(&path, None, what))?;
-        let columns = self.schema().stored_categorical();
-        if tables.len() != columns.len() {
-            return Err(Error::damaged(&path, None, "it does not have one table per categorical column"));
+        match &self.source {
+            Source::Folders(folders) => folders.statistics(),
+            Source::Raw(_) | Source::Columns(_) => Err(self.lists_no(statistics::FILE_NAME)),
         }
-        for (column, table) in columns.iter().zip(&tables) {
-            if let Some((row, _)) = table.head.iter().find(|&&(row, _)| row >= column.rows) {
-                let what =
-                    format!("it counts row {row} of column {}, which has {} rows", column.name, column.rows);
-                return Err(Error::damaged(&path, None, what));
-            }
-        }
-        Ok(tables)
     }
 
     /// Reads a file that the manifest lists, and checks its checksum.
@@ -585,19 +523,15 @@ impl Dataset {
     /// [`Error::Damaged`] if it is not listed, or not what was written.
     #[doc(hidden)]
     pub fn checked_file(&self, name: &str) -> Result<Vec<u8>> {
-        let path = self.dir.join(name);
-        let Some(listed) = self.files().iter().find(|file| file.name == name) else {
-            return Err(Error::damaged(
-                &self.dir.join(MANIFEST_NAME),
-                None,
-                format!("it does not list {name}"),
-            ));
-        };
-        let bytes = read_regular(&path).context("read", &path)?;
-        if bytes.len() as u64 != listed.bytes || xxh3_64(&bytes) != listed.xxh3.0 {
-            return Err(Error::damaged(&path, None, "its checksum does not match dataset.json"));
+        match &self.source {
+            Source::Folders(folders) => folders.checked_file(name),
+            Source::Columns(columns) => folder::checked_file(&columns.vocabularies, &self.dir, name),
+            Source::Raw(_) => Err(self.lists_no(name)),
         }
-        Ok(bytes)
+    }
+
+    fn lists_no(&self, name: &str) -> Error {
+        Error::damaged(&self.dir.join(MANIFEST_NAME), None, format!("it does not list {name}"))
     }
 }
 
@@ -650,11 +584,14 @@ impl DatasetPart {
     /// # Errors
     /// A description of what is wrong.
     pub fn check_block(&self, index: u64, block: &crate::block::Block<'_>) -> Result<(), Malformed> {
-        let BlockCoding::Packed { tag } = self.coding else {
+        let BlockCoding::Packed { shards } = &self.coding else {
             return Err("the part has raw records, not packed blocks".into());
         };
+        let shard = shards.partition_point(|shard| u64::from(shard.first_block) <= index).checked_sub(1);
+        let shard = shard.map(|at| shards[at]).ok_or("it belongs to no shard")?;
         let id = block.id();
-        let expected = crate::block::BlockId { dataset: tag, part: self.part, index };
+        let index_in_shard = index - u64::from(shard.first_block);
+        let expected = BlockId { dataset: shard.tag, part: self.part, index: index_in_shard };
         if id != expected {
             return Err(format!(
                 "it is block {} of the {} part, from another position or dataset",
@@ -675,6 +612,16 @@ impl DatasetPart {
     }
 }
 
+/// Returns whether a folder has the manifest of a dataset.
+fn is_dataset(dir: &Path) -> bool {
+    dir.join(MANIFEST_NAME).is_file()
+}
+
+/// Returns whether a folder has the manifest of a collection.
+fn is_collection(dir: &Path) -> bool {
+    dir.join(COLLECTION_NAME).is_file()
+}
+
 /// Returns an entry of the index.
 pub(crate) fn index_entry(bytes: u32, checksum: u64) -> [u8; INDEX_ENTRY_BYTES] {
     let mut entry = [0; INDEX_ENTRY_BYTES];
@@ -682,8 +629,6 @@ pub(crate) fn index_entry(bytes: u32, checksum: u64) -> [u8; INDEX_ENTRY_BYTES] 
     entry[8..16].copy_from_slice(&checksum.to_le_bytes());
     entry
 }
-
-mod validation;
 
 #[cfg(test)]
 mod tests;

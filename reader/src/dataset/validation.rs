@@ -29,7 +29,7 @@ impl Dataset {
     #[doc(hidden)]
     pub fn without_eval(mut self) -> Self {
         match &mut self.source {
-            Source::Folder(manifest) => drop(manifest.parts.remove(&Part::Eval)),
+            Source::Folders(folders) => folders.remove(Part::Eval),
             Source::Raw(raw) => drop(raw.parts.remove(&Part::Eval)),
             Source::Columns(_) => {}
         }

@@ -168,7 +168,7 @@ fn any_job() -> impl Strategy<Value = Job> {
     let folder = ("[^\\x00]{1,20}", proptest::option::of(generate)).prop_map(
         |(dir, generate): (String, Option<Generate>)| Data {
             shape: (generate.is_none() && dir.len() % 2 == 0).then_some(Shape::DlrmDcnv2),
-            dir: Some(dir.into()),
+            dir: Some(Folders::one(dir)),
             raw: None,
             generate,
         },

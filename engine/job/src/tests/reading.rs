@@ -6,7 +6,7 @@ use super::*;
 fn what_is_not_written_has_its_default() {
     let job = Job::from_toml("job.toml", SOUND, &NO_SETS).unwrap();
     assert_eq!((job.name.as_str(), job.seed), ("criteo", 7));
-    assert_eq!(job.data, Data { dir: Some("data/criteo".into()), ..Data::default() });
+    assert_eq!(job.data, Data { dir: Some(Folders::one("data/criteo")), ..Data::default() });
     let zero = NonNegative::default();
     assert_eq!(
         job.optimizer.dense,
@@ -63,7 +63,7 @@ fn sets_replace_add_and_make_tables() {
     assert_eq!(job.train.batch_size.get(), 1024);
     assert_eq!(job.eval.every_steps, Count::new(10));
     assert_eq!(job.name.as_str(), "another one");
-    assert_eq!(job.data.dir, Some(PathBuf::from("a/b.c=d")));
+    assert_eq!(job.data.dir, Some(Folders::one("a/b.c=d")));
     assert_eq!(job.model.top_mlp(), [Width::new(8).unwrap()]);
     assert_eq!(job.optimizer.sparse.name(), "sgd");
     assert_eq!(job.device.threads, ThreadCount::new(3));

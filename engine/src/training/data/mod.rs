@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rankine_base::Stop;
 use rankine_base::files::check_folder;
-use rankine_job::{AverageSave, Conflict, DataFolder, DataSource, Generate, Job};
+use rankine_job::{AverageSave, Conflict, DataFolders, DataSource, Generate, Job};
 use rankine_launch::ProcessGroup;
 use rankine_model::ModelSpec;
 use rankine_model::translate;
@@ -92,8 +92,8 @@ fn conflict(key: &str, message: String) -> TrainError {
 fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
     let (dir, settings) = match job.data.source() {
         DataSource::Raw(raw) => return Ok(Dataset::raw(&raw.format()?, &raw.train, &raw.eval)?),
-        DataSource::Folder(DataFolder { dir, generate: None, .. }) => return Ok(Dataset::open(dir)?),
-        DataSource::Folder(DataFolder { dir, generate: Some(settings), .. }) => (dir, settings),
+        DataSource::Folders(DataFolders { dirs: [dir], generate: Some(settings), .. }) => (dir, settings),
+        DataSource::Folders(folders) => return Ok(folders.open()?),
     };
     let spec = generate_spec(settings)?;
     if !Dataset::exists(dir) {
@@ -126,7 +126,7 @@ fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<D
 /// As [`open_or_generate`].
 pub(super) fn open_existing(job: &Job) -> Result<Option<Dataset>, TrainError> {
     match job.data.source() {
-        DataSource::Folder(DataFolder { dir, generate: Some(_), .. }) if !Dataset::exists(dir) => Ok(None),
+        DataSource::Folders(folders) if folders.generate.is_some() && folders.missing().is_some() => Ok(None),
         _ => open_or_generate(job, &Stop::default(), &mut ()).map(Some),
     }
 }
@@ -146,13 +146,14 @@ pub(super) fn open_together(
     let mut open = || prepare(job, open_or_make(job, stop, observer)?, known);
     let first = if processes.is_first() { Some(open()?) } else { None };
     processes.wait("the dataset")?;
-    let dir = job.data.folder();
-    let dataset = match (first, dir) {
+    let missing = match job.data.source() {
+        DataSource::Folders(folders) => folders.missing(),
+        DataSource::Raw(_) => None,
+    };
+    let dataset = match (first, missing) {
         (Some(dataset), _) => dataset,
-        (None, Some(dir)) if !Dataset::exists(dir) => {
-            return Err(Disagreement::NoDataset(dir.to_owned()).into());
-        }
-        (None, _) => open()?,
+        (None, Some(dir)) => return Err(Disagreement::NoDataset(dir.to_owned()).into()),
+        (None, None) => open()?,
     };
     let manifest = dataset.manifest().map(serde_json::to_string_pretty).transpose();
     let counts = [Part::Train, Part::Eval].map(|part| format!("{part}: {} samples\n", dataset.samples(part)));
@@ -236,8 +237,8 @@ pub enum JobData {
 /// # Errors
 /// [`TrainError::Data`] if they are damaged, or if a shape cannot be read.
 pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
-    let DataFolder { dir, shape, generate } = match job.data.source() {
-        DataSource::Folder(folder) => folder,
+    let folders = match job.data.source() {
+        DataSource::Folders(folders) => folders,
         DataSource::Raw(raw) => {
             let format = raw.format()?;
             if job.data.raw_files().all(|path| path.exists()) {
@@ -248,11 +249,11 @@ pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
             return Ok(JobData::Shape(with_shape(job, format.schema(DenseDtype::F32))?));
         }
     };
-    check_folder(dir, "a dataset")?;
-    if Dataset::exists(dir) {
-        return Ok(JobData::Dataset(Box::new(prepare(job, Dataset::open(dir)?, None)?)));
+    folders.dirs.iter().try_for_each(|dir| check_folder(dir, "a dataset"))?;
+    if folders.missing().is_none() {
+        return Ok(JobData::Dataset(Box::new(prepare(job, folders.open()?, None)?)));
     }
-    let schema = match (generate, shape) {
+    let schema = match (folders.generate, folders.shape) {
         (Some(settings), _) => {
             let spec = generate_spec(settings)?;
             spec.shape.schema(spec.rows_cap)

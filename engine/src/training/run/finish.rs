@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rankine_base::publish::PartialDir;
 use rankine_checkpoint::{BestState, StateSource};
+use rankine_job::DataSource;
 use rankine_launch::{ProcessGroup, RunStage};
 use rankine_model::ModelSpec;
 use rankine_model::evaluation::{EvalMetrics, EvalSummary};
@@ -169,7 +170,10 @@ impl TrainingLoop<'_> {
             version: build::here().version.clone(),
             build: Some(build::here().clone()),
             data: DataSummary {
-                dir: job.data.folder().map(|dir| dir.display().to_string()),
+                dir: match job.data.source() {
+                    DataSource::Folders(folders) => Some(folders.name()),
+                    DataSource::Raw(_) => None,
+                },
                 raw: job.data.raw_files().map(|path| path.display().to_string()).collect(),
                 train_samples: if is_pushed { total.samples } else { dataset.samples(Part::Train) },
                 validation_samples: validation.as_ref().map(|_| dataset.samples(Part::Validation)),

@@ -243,7 +243,7 @@ fn temporary_path(target: &Path) -> PathBuf {
     parent(target).join(name)
 }
 
-/// Returns whether a name is that of an unfinished file, next to the file called `of`.
+/// Returns whether an unfinished file of this name belongs to the file called `of`, in the same folder.
 pub fn is_leftover(name: &OsStr, of: impl AsRef<OsStr>) -> bool {
     let rest = name
         .as_encoded_bytes()

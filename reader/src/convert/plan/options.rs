@@ -1,7 +1,7 @@
 //! Options of a conversion, with parsers for their command-line spelling.
 
 use std::fmt;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -46,6 +46,8 @@ pub struct ConvertOptions {
     /// Memory budget in bytes for counting categories while vocabularies are learnt; larger counts are temporarily
     /// written to disk. The result does not depend on it.
     pub memory: u64,
+    /// Samples of a block; without it as many as suit the columns, at most 65536. More are an error.
+    pub block_samples: Option<NonZeroU32>,
     /// Ends the conversion with [`Error::Stopped`].
     pub stop: Stop,
 }
@@ -64,6 +66,7 @@ impl ConvertOptions {
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             dense_dtype: DenseDtype::F16,
             memory: 2 << 30,
+            block_samples: None,
             stop: Stop::default(),
         }
     }

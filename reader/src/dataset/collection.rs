@@ -1,0 +1,185 @@
+//! Collections: datasets that consist of other datasets, their shards.
+//!
+//! `collection.json` lists the shards with the checksums of their manifests, and is written last. No sample is copied:
+//! a collection's folder holds that file and the statistics.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
+
+use rankine_base::error::{Error, IoContext, Malformed, Result};
+use rankine_base::files::{check_folder, read_regular};
+use rankine_base::sealed::{self, Checksum};
+use serde::{Deserialize, Serialize};
+
+use super::folder::{Folders, Shard};
+use super::{FileManifest, MANIFEST_NAME, is_collection, is_dataset};
+use crate::part::Part;
+use crate::schema::{Hotness, Schema, VocabularyKind};
+use crate::statistics;
+
+/// The file that makes a folder a collection.
+pub const COLLECTION_NAME: &str = "collection.json";
+const KIND: &str = "rankine collection";
+/// The format version of collections.
+const FORMAT: u32 = 1;
+/// More shards than anybody has: a limit on what a small file can request.
+const SHARDS_MAX: usize = 1 << 16;
+
+/// The contents of `collection.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Collection {
+    /// The number of the shard whose vocabularies hold the categories of all others.
+    reference: usize,
+    /// In the order of their samples.
+    shards: Vec<ShardEntry>,
+    /// The statistics of all shards, in the collection's folder.
+    statistics: FileManifest,
+}
+
+/// A shard of a collection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ShardEntry {
+    /// Its folder: absolute, or below the folder of the collection.
+    path: String,
+    /// The checksum of its `dataset.json`.
+    dataset_xxh3: Checksum,
+    /// Samples of each part.
+    samples: BTreeMap<Part, u64>,
+}
+
+/// Opens a folder that holds a dataset or a collection.
+///
+/// # Errors
+/// As [`super::Dataset::open`].
+pub(crate) fn open_folders(dir: &Path) -> Result<Folders> {
+    match (is_dataset(dir), is_collection(dir)) {
+        (true, _) => Shard::open(dir).map(Folders::of_one),
+        (false, true) => open(dir),
+        (false, false) => Err(no_dataset(dir)),
+    }
+}
+
+/// Says why a folder cannot be opened.
+fn no_dataset(dir: &Path) -> Error {
+    if let Err(error) = check_folder(dir, "a dataset") {
+        return error;
+    }
+    let partial = dir.with_added_extension("partial");
+    // A path without a file name, such as `.`, gets no extension.
+    let why = if partial != dir && partial.exists() {
+        "a conversion to it has not finished or was interrupted; run it again"
+    } else if dir.exists() {
+        "the folder exists but has no dataset.json; name a folder that `rankine convert` or `rankine generate` \
+         wrote"
+    } else {
+        "the folder does not exist; create it with `rankine convert` or `rankine generate`"
+    };
+    Error::unsuitable(dir, format!("no dataset at {}: {why}", dir.display()))
+}
+
+fn open(dir: &Path) -> Result<Folders> {
+    let path = dir.join(COLLECTION_NAME);
+    let text = read_regular(&path).context("read", &path)?;
+    let damaged = |what: Malformed| Error::damaged(&path, None, what);
+    let collection = Collection::from_json(&text).map_err(damaged)?;
+    let mut shards = Vec::with_capacity(collection.shards.len());
+    for entry in &collection.shards {
+        let shard = dir.join(&entry.path);
+        if !shard.join(MANIFEST_NAME).exists() {
+            let what = format!(
+                "its shard {} is not there: put it back, or merge the shards that there are again",
+                shard.display()
+            );
+            return Err(Error::unsuitable(&path, format!("{}: {what}", path.display())));
+        }
+        let shard = Shard::open(&shard)?;
+        if shard.xxh3 != entry.dataset_xxh3 || shard.samples() != entry.samples {
+            let what = format!(
+                "the dataset {} is not the one that the collection {} was made of: merge the shards again",
+                shard.dir.display(),
+                dir.display()
+            );
+            return Err(Error::Changed { path: Some(shard.dir.join(MANIFEST_NAME)), what });
+        }
+        shards.push(shard);
+    }
+    let Collection { reference, statistics, .. } = collection;
+    let columns = without_sizes(&shards[reference].manifest.schema);
+    if let Some(shard) = shards.iter().find(|shard| without_sizes(&shard.manifest.schema) != columns) {
+        let what = format!("the columns of its shard {} are not those of the others", shard.dir.display());
+        return Err(damaged(what.into()));
+    }
+    Ok(Folders::of(shards, reference, Some((dir, statistics))))
+}
+
+/// Returns columns without what may differ between the shards of a collection.
+fn without_sizes(schema: &Schema) -> Schema {
+    let mut alike = schema.clone();
+    for column in &mut alike.categorical {
+        (column.rows, column.hotness) = (0, Hotness::Fixed(0));
+        if let VocabularyKind::Exact { min_count } = &mut column.vocabulary {
+            *min_count = 0;
+        }
+    }
+    alike
+}
+
+impl Collection {
+    /// Describes the shards of a dataset for a collection in `target`, whose folder has the statistics.
+    ///
+    /// # Errors
+    /// [`Error::Unsuitable`] if a path is not UTF-8.
+    pub(crate) fn of(folders: &Folders, target: &Path, statistics: FileManifest) -> Result<Self> {
+        let entries = folders.shards().iter().map(|shard| {
+            Ok(ShardEntry {
+                path: path_in(target, &shard.dir)?,
+                dataset_xxh3: shard.xxh3,
+                samples: shard.samples(),
+            })
+        });
+        Ok(Self { shards: entries.collect::<Result<_>>()?, reference: folders.reference, statistics })
+    }
+
+    pub(crate) fn to_json(&self) -> String {
+        sealed::to_json(KIND, FORMAT, self)
+    }
+
+    fn from_json(text: &[u8]) -> std::result::Result<Self, Malformed> {
+        let collection: Self = sealed::from_json(KIND, FORMAT, text)?;
+        let shards = &collection.shards;
+        if shards.len() > SHARDS_MAX || collection.reference >= shards.len() {
+            let (count, reference) = (shards.len(), collection.reference);
+            return Err(format!("it lists {count} shards, and the vocabularies of shard {reference}").into());
+        }
+        let is_allowed = |path: &str| {
+            let mut parts = Path::new(path).components().peekable();
+            parts.next_if_eq(&Component::RootDir);
+            parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
+        };
+        if let Some(entry) = shards.iter().find(|entry| !is_allowed(&entry.path)) {
+            return Err(format!("the path {:?} is neither absolute nor below its folder", entry.path).into());
+        }
+        let distinct: BTreeSet<_> = shards.iter().map(|entry| &entry.path).collect();
+        if distinct.len() < shards.len() {
+            return Err("it lists a shard twice".into());
+        }
+        if collection.statistics.name != statistics::FILE_NAME {
+            return Err(format!("it calls the statistics {:?}", collection.statistics.name).into());
+        }
+        Ok(collection)
+    }
+}
+
+/// Returns how a collection in `target` names a folder: by the path below it, or by the absolute path.
+fn path_in(target: &Path, dir: &Path) -> Result<String> {
+    let dir = std::path::absolute(dir).context("find", dir)?;
+    let named = dir.strip_prefix(target).unwrap_or(&dir);
+    named.to_str().map(ToOwned::to_owned).ok_or_else(|| {
+        Error::unsuitable(
+            &dir,
+            format!("the path {} is not UTF-8, so no collection can name it", dir.display()),
+        )
+    })
+}

@@ -1,0 +1,106 @@
+//! Several datasets as one: opened together, or merged into a collection.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use rankine_base::error::{Error, IoContext, Result};
+use rankine_base::publish::PartialDir;
+
+use crate::convert::KnownColumns;
+use crate::dataset::{COLLECTION_NAME, Collection, Dataset, FileManifest, Folders, Shard, open_folders};
+use crate::statistics;
+use crate::write::write_file;
+
+/// Opens datasets, collections among them, as one: its parts have the samples of all, in this order.
+///
+/// Transforms must be the same. Vocabularies may hold different numbers of categories if the rows that two datasets
+/// both have stand for the same categories, as after `convert --like --grow`.
+///
+/// # Errors
+/// As [`Dataset::open`]; [`Error::Columns`] if two of them do not fit together; [`Error::Unsuitable`] if one is listed
+/// twice; [`Error::Setting`] if there is none.
+pub fn open_all<P: AsRef<Path>>(dirs: &[P]) -> Result<Dataset> {
+    if let [dir] = dirs {
+        return Dataset::open(dir.as_ref());
+    }
+    let first = dirs.first().map_or(Path::new(""), AsRef::as_ref);
+    Ok(Dataset::of_folders(first, together(dirs)?))
+}
+
+/// Makes a collection of datasets, which stay where they are.
+///
+/// # Errors
+/// As [`open_all`] and [`PartialDir::create`].
+pub fn merge<P: AsRef<Path>>(dirs: &[P], out: &Path) -> Result<Dataset> {
+    let folders = together(dirs)?;
+    let target = std::path::absolute(out).context("find", out)?;
+    let partial = PartialDir::create(out)?;
+    let statistics = statistics::to_bytes(&folders.statistics()?);
+    let statistics = write_file(partial.path(), statistics::FILE_NAME, &statistics)?;
+    let collection = Collection::of(&folders, &target, statistics)?;
+    write_file(partial.path(), COLLECTION_NAME, collection.to_json().as_bytes())?;
+    partial.publish()?;
+    Dataset::open(out)
+}
+
+/// Opens the shards of datasets and collections, and checks that they fit together.
+fn together<P: AsRef<Path>>(dirs: &[P]) -> Result<Folders> {
+    let mut shards = Vec::new();
+    for dir in dirs {
+        shards.extend(open_folders(dir.as_ref())?.into_shards());
+    }
+    let mut seen = BTreeSet::new();
+    for shard in &shards {
+        let dir = fs::canonicalize(&shard.dir).context("find", &shard.dir)?;
+        if !seen.insert(dir) {
+            let what = format!("the dataset {} is listed twice: list it once", shard.dir.display());
+            return Err(Error::unsuitable(&shard.dir, what));
+        }
+    }
+    let rows =
+        |shard: &Shard| shard.manifest.schema.categorical.iter().map(|column| column.rows).sum::<u64>();
+    let Some(most) = shards.iter().map(rows).max() else {
+        return Err(Error::setting("shards", "a collection needs at least one dataset"));
+    };
+    let reference = shards.iter().position(|shard| rows(shard) == most).expect("one has the most");
+    let mut known = None;
+    for shard in shards.iter().filter(|shard| shard.dir != shards[reference].dir) {
+        check_alike(shard, &shards[reference], &mut known)?;
+    }
+    Ok(Folders::of(shards, reference, None))
+}
+
+/// Checks that samples of a shard mean the same under the columns and vocabularies of the reference; `known` has those
+/// once they were read.
+fn check_alike(shard: &Shard, reference: &Shard, known: &mut Option<KnownColumns>) -> Result<()> {
+    let [of_shard, of_reference] = [shard, reference].map(|shard| &shard.manifest);
+    let vocabularies = |files: &[FileManifest]| {
+        files.iter().filter(|file| file.name != statistics::FILE_NAME).cloned().collect::<Vec<_>>()
+    };
+    let (a, b) = (&of_shard.schema, &of_reference.schema);
+    let refuse = |what: String| {
+        let (shard, reference) = (shard.dir.display(), reference.dir.display());
+        let what = format!(
+            "the datasets A = {shard} and B = {reference} do not fit together: {what}. Convert the rows of A with \
+             `rankine convert ... --like {reference}`"
+        );
+        Err(Error::columns(None, what))
+    };
+    if a.weight != b.weight {
+        return refuse("only one of them has sample weights, or under another name".into());
+    }
+    if a.dense_dtype != b.dense_dtype {
+        return refuse(format!("numbers are {} in A and {} in B", a.dense_dtype, b.dense_dtype));
+    }
+    if a == b && vocabularies(&of_shard.files) == vocabularies(&of_reference.files) {
+        return Ok(());
+    }
+    let open = |shard: &Shard| KnownColumns::of(&Dataset::open(&shard.dir)?);
+    let mine = open(shard)?;
+    let theirs = match known {
+        Some(known) => known,
+        None => known.insert(open(reference)?),
+    };
+    mine.growth(theirs).map(drop).or_else(|difference| refuse(difference.to_string()))
+}
