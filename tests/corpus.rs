@@ -82,6 +82,7 @@ macro_rules! replays {
 replays! {
     corpus_of_block: Block,
     corpus_of_checkpoint: Checkpoint,
+    corpus_of_collection: Collection,
     corpus_of_criteo: Criteo,
     corpus_of_csv: Csv,
     corpus_of_dataset: Dataset,

@@ -11,6 +11,7 @@
 
 mod block;
 mod checkpoint;
+mod collection;
 mod dataset;
 mod frames;
 mod mapped;
@@ -25,6 +26,7 @@ mod vocabulary;
 
 pub use block::Block;
 pub use checkpoint::{Checkpoint, read_checkpoint};
+pub use collection::Collection;
 pub use dataset::{Dataset, read_dataset, stream_dataset};
 pub use frames::Frames;
 pub use mapped::Mapped;

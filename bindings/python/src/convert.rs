@@ -1,6 +1,7 @@
 //! `convert`: a dataset from click logs.
 
 use std::fmt::Display;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -63,6 +64,8 @@ pub(crate) fn convert<'py>(
     if let (Some(files), false) = (&eval, rows) {
         common.eval = paths(files)?;
     }
+    let samples = |samples: Bound<'py, PyAny>| Ok(samples.extract::<Given<NonZeroU32>>()?.0);
+    common.block_samples = options.take("block_samples", samples)?;
     let threads = |threads: Bound<'py, PyAny>| thread_count(threads.extract::<Given<u32>>()?.0);
     common.threads = rankine::job::thread_count(options.take("threads", threads)?);
     common.dense_dtype = if format == "criteo-tsv" { DenseDtype::F16 } else { DenseDtype::F32 };

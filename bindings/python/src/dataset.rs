@@ -6,21 +6,24 @@ use std::sync::Mutex;
 use numpy::{IntoPyArray, PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use rankine_reader::merge::open_all;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Part, Samples};
 
 use crate::error::{Given, argument_error, data_error};
-use crate::value::to_python;
+use crate::value::{paths, to_python};
 
-/// A dataset, as :func:`convert` writes it. Raises DataError if it cannot be opened.
+/// A dataset, as :func:`convert` writes it. A list of paths is opened as one dataset. Raises DataError if they
+/// cannot be opened, or do not fit together.
 #[pyclass(module = "rankine", frozen)]
 pub(crate) struct Dataset(rankine_reader::Dataset);
 
 #[pymethods]
 impl Dataset {
     #[new]
-    fn new(py: Python<'_>, path: Given<PathBuf>) -> PyResult<Self> {
-        py.detach(|| rankine_reader::Dataset::open(&path.0)).map(Self).map_err(data_error)
+    fn new(py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let dirs = paths(path)?;
+        py.detach(|| open_all(&dirs)).map(Self).map_err(data_error)
     }
 
     #[getter]

@@ -308,6 +308,18 @@ def test_a_dataset_says_what_it_has(films: Films, tmp_path: Path) -> None:
     assert str(error.value) == refused("inspect", tmp_path)
 
 
+def test_datasets_are_opened_together(films: Films, tmp_path: Path) -> None:
+    more = tmp_path / "more"
+    rankine.convert("csv", films.log, more, like=films.data, block_samples=64)
+    rows = len(films.columns["film"])
+    assert rankine.Dataset(more).samples["train"] == rows
+    both = rankine.Dataset([films.data, more])
+    assert both.samples == {"train": 1600 + rows, "eval": 400}
+    assert sum(map(len, both.batches("train"))) == 1600 + rows
+    with pytest.raises(rankine.DataError, match="is listed twice"):
+        rankine.Dataset([more, more])
+
+
 SCHEMA_TEXT = """
 [[label]]
 column = "rating"

@@ -185,9 +185,10 @@ class Trainer:
 
 @final
 class Dataset:
-    """A dataset, as :func:`convert` writes it. Raises DataError if it cannot be opened."""
+    """A dataset, as :func:`convert` writes it. A list of paths is opened as one dataset. Raises DataError if they
+    cannot be opened, or do not fit together."""
 
-    def __new__(cls, path: _Path) -> Dataset: ...
+    def __new__(cls, path: _Path | Sequence[_Path]) -> Dataset: ...
     @property
     def path(self) -> Path: ...
     @property
@@ -283,6 +284,7 @@ def convert(
     min_count: int = 1,
     dense_dtype: Literal["f16", "f32"] = "f32",
     memory: int | None = None,
+    block_samples: int | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]:
     """Converts click logs to a dataset in the folder ``out``, which must not exist.
@@ -317,6 +319,7 @@ def convert(
     min_count: int = 1,
     dense_dtype: Literal["f16", "f32"] = "f32",
     memory: int | None = None,
+    block_samples: int | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...
 @overload
@@ -332,6 +335,7 @@ def convert(
     on_bad: Literal["fail", "skip", "quarantine"] = "fail",
     bad_limit: str | int = "1%",
     memory: int | None = None,
+    block_samples: int | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...
 @overload
@@ -350,6 +354,7 @@ def convert(
     vocabulary: str = "exact",
     columns: Mapping[str, str] = ...,
     memory: int | None = None,
+    block_samples: int | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...
 @overload
@@ -365,6 +370,7 @@ def convert(
     on_bad: Literal["fail", "skip", "quarantine"] = "fail",
     bad_limit: str | int = "1%",
     memory: int | None = None,
+    block_samples: int | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...
 @overload
@@ -383,5 +389,6 @@ def convert(
     dense: Literal["float", "int"] = "float",
     ids: Literal["per-table", "global-offset"] = "per-table",
     dense_dtype: Literal["f16", "f32"] = "f32",
+    block_samples: int | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...

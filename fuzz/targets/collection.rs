@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Collection`.
+#![no_main]
+
+rankine_fuzz::target!(Collection);
