@@ -79,6 +79,21 @@ impl Dtype {
         }
     }
 
+    /// Reads values one behind the other.
+    ///
+    /// # Panics
+    /// If `bytes` has another length than they take.
+    pub fn read_all(self, bytes: &[u8], values: &mut [f32]) {
+        assert_eq!(bytes.len(), values.len() * self.bytes());
+        match self {
+            Self::Fp32 => bytemuck::cast_slice_mut(values).copy_from_slice(bytes),
+            Self::Bf16 | Self::Fp16 => {
+                let elements = bytes.chunks_exact(2);
+                values.iter_mut().zip(elements).for_each(|(value, element)| *value = self.read(element));
+            }
+        }
+    }
+
     /// Rounds to the nearest number of the type, ties to even. Values that are too large become the largest finite
     /// number.
     pub fn nearest(self, value: f32) -> f32 {

@@ -17,7 +17,7 @@ use rankine_reader::convert::{BadName, Encoder, KnownColumns};
 use rankine_reader::{Columns, Dataset, IdRules};
 use rankine_saved as saved;
 use rankine_saved::{
-    MANIFEST_NAME, ModelMetadata, SavedModel, SavedModelError, StoredWeights, scoring_model,
+    MANIFEST_NAME, ModelMetadata, SavedModel, SavedModelError, StoredWeights, Weights, scoring_model,
 };
 
 use crate::run_paths;
@@ -29,7 +29,7 @@ pub enum ModelSource {
     Run(PathBuf),
     /// A checkpoint, full or incremental.
     Checkpoint(PathBuf),
-    /// The folder that `ckpt export` writes, or the folder `model` of a finished run.
+    /// The folder that `export --format safetensors` writes, or the folder `model` of a finished run.
     Export(PathBuf),
 }
 
@@ -58,14 +58,14 @@ impl Artifact {
         match self {
             Self::Model => {
                 "the folder of a finished run, a checkpoint (`checkpoints/step-N` of a run), or an export (written by \
-                 `rankine ckpt export`, or the folder `model` of a run)"
+                 `rankine export --format safetensors`, or the folder `model` of a run)"
             }
             Self::Checkpoint => {
                 "the folder of a run that has checkpoints, or a checkpoint (`checkpoints/step-N` of a run)"
             }
             Self::Any => {
                 "the folder of a run that has checkpoints, a checkpoint (`checkpoints/step-N` of a run), or an export \
-                 (written by `rankine ckpt export`, or the folder `model` of a run)"
+                 (written by `rankine export --format safetensors`, or the folder `model` of a run)"
             }
         }
     }
@@ -102,8 +102,8 @@ pub enum SourceError {
     NoJob(PathBuf),
     /// A vocabulary of a checkpoint's columns was not found.
     #[error(
-        "the checkpoint {} needs the vocabularies of its dataset: {why}. `rankine ckpt export {} --out DIR --data \
-         DATASET` writes a model that includes them",
+        "the checkpoint {} needs the vocabularies of its dataset: {why}. `rankine export {} --format safetensors \
+         --out DIR --data DATASET` writes a model that includes them",
         path.display(),
         path.display()
     )]
@@ -245,13 +245,28 @@ impl ModelSource {
             Self::Export(path) => other(path, "it is an export, which has weights but no optimizer state"),
             Self::Run(path) => {
                 let listed = listed(&run_paths::checkpoints(path))?;
-                match (listed.is_empty(), run_paths::model(path).join(MANIFEST_NAME).exists()) {
+                match (listed.is_empty(), has_model(path)) {
                     (false, _) => Ok(listed),
                     (true, true) => {
                         other(path, "it is a run without checkpoints; its folder `model` is an export")
                     }
                     (true, false) => other(path, "it is a run without checkpoints"),
                 }
+            }
+        }
+    }
+
+    /// Opens the model. If it is a run that has not finished, the model is the one of its latest checkpoint; `dataset`
+    /// is as for [`OpenModel::of_checkpoint`].
+    ///
+    /// # Errors
+    /// See [`SourceError`].
+    pub fn open_latest(&self, dataset: Option<&Path>) -> Result<OpenModel, SourceError> {
+        match self {
+            Self::Export(_) => self.open(),
+            Self::Run(path) if has_model(path) => self.open(),
+            Self::Run(_) | Self::Checkpoint(_) => {
+                OpenModel::of_checkpoint(open_checkpoint(&self.latest_checkpoint()?)?, dataset)
             }
         }
     }
@@ -279,7 +294,7 @@ impl ModelSource {
             }
             Self::Run(path) => {
                 let dir = run_paths::model(path);
-                if !dir.join(MANIFEST_NAME).exists() {
+                if !has_model(path) {
                     let checkpoints = listed(&run_paths::checkpoints(path))?;
                     let latest = checkpoints.first().map_or("it has no checkpoint either".into(), |latest| {
                         format!("its latest checkpoint is {}", latest.display())
@@ -292,6 +307,11 @@ impl ModelSource {
             }
         }
     }
+}
+
+/// Returns whether a run has finished, and so has a model.
+fn has_model(run: &Path) -> bool {
+    run_paths::model(run).join(MANIFEST_NAME).exists()
 }
 
 /// Returns the names in a folder.
@@ -497,22 +517,40 @@ impl OpenModel {
     /// # Errors
     /// See [`SourceError`].
     pub fn export(&self, dir: &Path) -> Result<(), SourceError> {
-        // All vocabularies must be readable before anything is written.
-        let vocabulary = |name: &str| self.columns.vocabulary(name, &self.folders);
+        self.check_vocabularies()?;
+        Ok(self.with_contents(|weights, metadata| saved::save(dir, weights, metadata))?)
+    }
+
+    /// Checks that all vocabularies can be read, before anything is written.
+    ///
+    /// # Errors
+    /// As [`OpenModel::encoder`].
+    pub fn check_vocabularies(&self) -> Result<(), SourceError> {
         for file in &self.columns.vocabularies {
-            vocabulary(&file.name).map_err(|error| self.without_vocabulary(error))?;
+            let read = self.columns.vocabulary(&file.name, &self.folders);
+            read.map_err(|error| self.without_vocabulary(error))?;
         }
+        Ok(())
+    }
+
+    /// Calls `take` with the weights, which are read piece by piece, and with everything else that is saved.
+    ///
+    /// # Errors
+    /// The errors of reading the weights, and of `take`.
+    pub fn with_contents<T>(
+        &self,
+        take: impl FnOnce(&dyn Weights, &ModelMetadata<'_>) -> Result<T, SavedModelError>,
+    ) -> Result<T, SavedModelError> {
         let metadata = ModelMetadata {
             steps: self.steps,
             job: &self.job.to_toml(),
             columns: &self.columns,
-            vocabulary: &vocabulary,
+            vocabulary: &|name| self.columns.vocabulary(name, &self.folders),
         };
         match &self.weights {
-            WeightsSource::Folder(..) => saved::save(dir, &self.load()?, &metadata)?,
-            WeightsSource::Checkpoint(checkpoint) => saved::save(dir, &StoredWeights(checkpoint), &metadata)?,
+            WeightsSource::Folder(dir, saved) => take(&saved.weights(dir)?, &metadata),
+            WeightsSource::Checkpoint(checkpoint) => take(&StoredWeights(checkpoint), &metadata),
         }
-        Ok(())
     }
 }
 

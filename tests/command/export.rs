@@ -184,7 +184,7 @@ fn a_checkpoint_finds_its_vocabularies_or_names_the_way_out() {
     // Without the dataset, the run's copies are read.
     assert!(trained.predictions("run/checkpoints/step-20") == expected);
     trained.remove("run/model");
-    let words = ["step-20 needs the vocabularies", "vocabulary/C1.tsv", "ckpt export", "--data DATASET"];
+    let words = ["step-20 needs the vocabularies", "vocabulary/C1.tsv", "rankine export", "--data DATASET"];
     trained.predict("run/checkpoints/step-20").with(USAGE).says(&words);
     trained.export("run/checkpoints/step-20", "export").with(USAGE).says(&words[..1]);
     assert!(!trained.place.path("export").exists());
@@ -463,4 +463,61 @@ fn an_export_has_the_weights_and_metadata_of_the_run() {
     let [run_model, export] =
         ["run/model/model.json", "export/model/model.json"].map(|name| fs::read(place.path(name)).unwrap());
     assert!(run_model == export, "model.json of the export differs from the run's");
+}
+
+#[test]
+fn a_run_is_exported_for_other_systems() {
+    let trained = TrainedRun::new(&[]);
+    let export = |from: &str, to: &str, options: &[&str]| {
+        let (from, to) = (trained.word(from), trained.word(to));
+        run([&["export", &from, "--out", &to, "--format"], options].concat())
+    };
+    let bytes = |name: &str| fs::read(trained.place.path(name)).unwrap();
+    export("run", "padded", &["onnx"]).with(SUCCESS).stdout_says("exported the model of step 20 to ");
+    export("run/model", "offsets", &["onnx", "--bags", "offsets", "--numbers", "mapped"]).with(SUCCESS);
+    export("run", "raw", &["onnx", "--bags", "padded", "--numbers", "raw"]).with(SUCCESS);
+    export("run", "films\"", &["triton"]).with(SUCCESS);
+    // No column has bags of different sizes, so both layouts are the same graph; transforms are more nodes.
+    assert!(bytes("padded/model.onnx") == bytes("offsets/model.onnx"));
+    assert!(bytes("padded/model.onnx").len() < bytes("raw/model.onnx").len());
+    let repeated = ["offsets/weights.bin", "raw/weights.bin", "films\"/1/weights.bin"];
+    assert!(repeated.iter().all(|name| bytes(name) == bytes("padded/weights.bin")));
+    assert!(bytes("films\"/1/model.onnx") == bytes("padded/model.onnx"));
+
+    let config = String::from_utf8(bytes("films\"/config.pbtxt")).unwrap();
+    for line in [
+        "name: \"films\\\"\"\n",
+        "  { name: \"dense\" data_type: TYPE_FP32 dims: [ 13 ] },\n",
+        "  { name: \"C26\" data_type: TYPE_INT64 dims: [ 1 ] }\n]\noutput [\n",
+        "  { name: \"probability\" data_type: TYPE_FP32 dims: [ 1 ] }\n]\n",
+        "    inputs { key: \"C1\" value: { data_type: TYPE_INT64 dims: [ 1 ] zero_data: true } }\n",
+    ] {
+        assert!(config.contains(line), "{line} is not in {config}");
+    }
+    let saved = json_file(&trained.place.path("run/model/model.json"))["content"].clone();
+    let mapping = json_file(&trained.place.path("films\"/mapping.json"));
+    for key in ["schema", "format", "vocabularies"] {
+        assert_eq!(mapping[key], saved[key]);
+    }
+    assert!(bytes("films\"/vocabulary/C26.tsv") == bytes("run/model/vocabulary/C26.tsv"));
+
+    export("run", "saved", &["safetensors"]).with(SUCCESS);
+    assert!(bytes("saved/model.safetensors") == bytes("run/model/model.safetensors"));
+    for (options, words) in [
+        (["safetensors", "--bags", "padded"], "--bags needs --format onnx: leave it out"),
+        (["triton", "--bags", "offsets"], "--bags needs --format onnx: leave it out"),
+        (["safetensors", "--numbers", "raw"], "--numbers needs --format onnx or triton: leave it out"),
+    ] {
+        export("run", "refused", &options).with(USAGE).says(&[words]);
+    }
+
+    // A run that has not finished; vocabularies are needed for Triton alone.
+    trained.remove("run/model");
+    export("run", "latest", &["onnx"]).with(SUCCESS).stdout_says("step 20");
+    assert!(bytes("latest/weights.bin") == bytes("padded/weights.bin"));
+    trained.remove("data");
+    export("run/checkpoints/step-10", "earlier", &["onnx"]).with(SUCCESS).stdout_says("step 10");
+    assert!(bytes("earlier/weights.bin") != bytes("padded/weights.bin"));
+    export("run", "refused", &["triton"]).with(USAGE).says(&["needs the vocabularies of its dataset"]);
+    assert!(!trained.place.path("refused").exists());
 }

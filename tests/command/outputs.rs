@@ -51,7 +51,7 @@ impl Fixture {
         BTreeMap::from([
             command("convert", &["convert", "criteo-tsv", &self.log]),
             command("generate", &["generate", "--shape", &self.shape, "--samples", "50000"]),
-            command("export", &["ckpt", "export", &self.run]),
+            command("export", &["export", &self.run, "--format", "onnx"]),
             command("init", &["init", "--data", &self.data]),
             command("predict", &["predict", "--run", &self.run, &self.log]),
         ])

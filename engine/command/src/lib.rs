@@ -29,6 +29,7 @@ mod doctor;
 mod editors;
 mod error;
 mod eval;
+mod export;
 mod generate;
 mod init;
 mod init_schema;
@@ -155,6 +156,7 @@ enum Command {
     Report(report::Args),
     Eval(eval::Args),
     Predict(predict::Args),
+    Export(export::Args),
     Check(check::Args),
     Plan(plan::Args),
     Ckpt(ckpt::Args),
@@ -295,6 +297,7 @@ fn run(command: Command, place: &ProcessPlace, quiet: bool) -> Result<(), Comman
         Command::Report(args) => report::run(args),
         Command::Eval(args) => eval::run(args, quiet),
         Command::Predict(args) => predict::run(args, quiet),
+        Command::Export(args) => export::run(args),
         Command::Check(args) => check::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Ckpt(args) => ckpt::run(args),

@@ -11,22 +11,15 @@
 //! - `embedding.TABLE` `[rows, dim]`
 //! - `wide.COLUMN` `[rows, heads]`: the first-order terms of a categorical column
 
-use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
-use memmap2::{Advice, Mmap};
 use rankine_base::blame::Blame;
-use rankine_base::error::IoContext;
-use rankine_base::files::{open_regular, read_regular};
-use rankine_base::publish::PartialDir;
-use rankine_base::sealed::{self, Checksum, SealedError};
-use rankine_checkpoint::{Disk, Files, Writer};
-use rankine_embedding::cpu::Table;
-use rankine_embedding::{Dtype, TableSpec, all_finite};
-use rankine_model::{Model, ModelSpec};
+use rankine_base::files::read_regular;
+use rankine_base::publish::{PartialDir, create_folders};
+use rankine_base::sealed::{self, SealedError};
+use rankine_embedding::{Dtype, TableSpec};
+use rankine_model::ModelSpec;
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::write::write_file;
@@ -34,14 +27,19 @@ use rankine_reader::{Columns, Schema};
 use rayon::prelude::*;
 use safetensors::tensor::{self, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use rankine_engine_cpu::CpuModel;
 
+mod mapped;
 mod stored;
+mod tensors;
 
+pub use mapped::MappedWeights;
 pub use stored::{StoredWeights, scoring_model};
+pub use tensors::{Tensor, write_tensors};
 pub use verify::VerifiedSize;
+
+use tensors::WeightsFile;
 
 const WEIGHTS_NAME: &str = "model.safetensors";
 /// The file with all but the weights and vocabularies.
@@ -50,15 +48,8 @@ const KIND: &str = "rankine model";
 const FORMAT: u32 = 3;
 /// Like [`FORMAT`], without the job.
 const FORMAT_WITHOUT_JOB: u32 = 2;
-/// The maximum length of a header, which is also the limit of the safetensors library.
-const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// A thread reads and writes about this many bytes of rows at a time.
 const RUN_BYTES: usize = 1 << 20;
-/// Bytes of weights in memory that are written at a time.
-const WRITTEN_BYTES: usize = 16 << 20;
-/// Threads that read a file ahead of its checksum, and the bytes that each reads at a time.
-const READERS: usize = 3;
-const AHEAD_BYTES: usize = 16 << 20;
 /// Bytes of rows that are gathered at a time.
 const GATHER_BYTES: usize = 64 << 20;
 /// The same in host memory: weights are still in the cache when they are written.
@@ -267,18 +258,7 @@ pub fn save_into(
     metadata: &ModelMetadata<'_>,
 ) -> Result<(), SavedModelError> {
     let columns = metadata.columns;
-    let mut vocabularies = Vec::new();
-    for file in &columns.vocabularies {
-        let path = partial.path().join(&file.name);
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(|source| rankine_base::Error::Io {
-                doing: "create",
-                path: folder.to_owned(),
-                source,
-            })?;
-        }
-        vocabularies.push(write_file(partial.path(), &file.name, &(metadata.vocabulary)(&file.name)?)?);
-    }
+    let vocabularies = write_vocabularies(partial.path(), metadata)?;
     let saved = SavedModel {
         spec: model.spec().clone(),
         schema: columns.schema.clone(),
@@ -292,125 +272,42 @@ pub fn save_into(
     Ok(partial.publish()?)
 }
 
+/// Writes the vocabularies of a model's columns into a folder, under their names below it.
+///
+/// # Errors
+/// If one cannot be read or written.
+pub fn write_vocabularies(
+    dir: &Path,
+    metadata: &ModelMetadata<'_>,
+) -> Result<Vec<FileManifest>, rankine_base::Error> {
+    let write = |file: &FileManifest| {
+        if let Some(folder) = dir.join(&file.name).parent() {
+            create_folders(folder)?;
+        }
+        write_file(dir, &file.name, &(metadata.vocabulary)(&file.name)?)
+    };
+    metadata.columns.vocabularies.iter().map(write).collect()
+}
+
 fn write_weights(dir: &Path, model: &(impl Weights + ?Sized)) -> Result<FileManifest, SavedModelError> {
-    let shapes = tensor_shapes(model.spec());
-    let mut tensors = Vec::new();
-    let mut end = 0;
-    for Tensor { name, shape, dtype } in shapes.clone() {
-        let start = end;
-        end += dtype.bytes() * shape.iter().product::<usize>();
-        tensors
-            .push((name, TensorInfo { dtype: safetensors_type(dtype), shape, data_offsets: (start, end) }));
-    }
-    let metadata = Metadata::new(None, tensors).expect("each tensor starts where the one before ends");
+    let tensors = Tensor::all_of(model.spec(), 1);
+    let info = |tensor: &Tensor| {
+        let Range { start, end } = tensor.bytes();
+        let (dtype, shape) = (safetensors_type(tensor.dtype), tensor.shape.clone());
+        (tensor.name.clone(), TensorInfo { dtype, shape, data_offsets: (start as usize, end as usize) })
+    };
+    let metadata = Metadata::new(None, tensors.iter().map(info).collect());
+    let metadata = metadata.expect("each tensor starts where the one before ends");
     let mut header = serde_json::to_vec(&metadata).expect("metadata is plain data");
     // The format requires its data at a multiple of eight bytes, and allows spaces after the header.
     header.resize(header.len().next_multiple_of(8), b' ');
 
-    let mut file = WeightsFile::create(dir)?;
+    let mut file = WeightsFile::create(&dir.join(WEIGHTS_NAME))?;
     file.put(8, |bytes| bytes.copy_from_slice(&(header.len() as u64).to_le_bytes()))?;
     file.put(header.len(), |bytes| bytes.copy_from_slice(&header))?;
-    let before = file.bytes;
-    // The current tensor, and how many of its elements are missing.
-    let (mut number, mut left) = (0, shapes[0].elements());
-    // Dense tensors are in the order of the parameters: layer by layer, weights before bias.
-    model.try_for_each_run(&mut |mut values| {
-        while !values.is_empty() {
-            while left == 0 {
-                number += 1;
-                left = shapes.get(number).expect("a model has no more weights than its spec").elements();
-            }
-            let Tensor { name, dtype, .. } = &shapes[number];
-            let (here, behind) = values.split_at(values.len().min(left).min(WRITTEN_BYTES / 4));
-            // No loss is computed after the last step's update, so nothing has checked it.
-            if !file.put(here.len() * dtype.bytes(), |bytes| put_weights(here, *dtype, bytes))? {
-                return Err(SavedModelError::NotFinite { tensor: name.clone() });
-            }
-            (left, values) = (left - here.len(), behind);
-        }
-        Ok(())
-    })?;
-    assert_eq!(file.bytes - before, end as u64, "a model has all weights of its spec");
-    Ok(file.finish()?)
-}
-
-/// Writes weights one behind the other, on several threads. Returns whether all are finite.
-fn put_weights(weights: &[f32], dtype: Dtype, bytes: &mut [u8]) -> bool {
-    let elements = RUN_BYTES / 4;
-    let parts = weights.par_chunks(elements).zip(bytes.par_chunks_mut(elements * dtype.bytes()));
-    let put = |(weights, bytes): (&[f32], &mut [u8])| {
-        dtype.put_all(weights, bytes);
-        all_finite(weights)
-    };
-    parts.map(put).reduce(|| true, |one, other| one & other)
-}
-
-/// The file of weights, with a running checksum.
-struct WeightsFile {
-    path: PathBuf,
-    file: Writer,
-    hash: Box<Xxh3Default>,
-    bytes: u64,
-}
-
-impl WeightsFile {
-    fn create(dir: &Path) -> rankine_base::error::Result<Self> {
-        let path = dir.join(WEIGHTS_NAME);
-        let file = Disk.create(&path).and_then(Writer::new).context("create", &path)?;
-        Ok(Self { path, file, hash: Box::default(), bytes: 0 })
-    }
-
-    /// Appends bytes, which `fill` sets.
-    fn put<T>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> T) -> rankine_base::error::Result<T> {
-        let bytes = self.file.next(len).context("write", &self.path)?;
-        let filled = fill(bytes);
-        self.hash.update(bytes);
-        self.bytes += len as u64;
-        Ok(filled)
-    }
-
-    /// Makes the file durable.
-    fn finish(self) -> rankine_base::error::Result<FileManifest> {
-        self.file.finish().context("write", &self.path)?;
-        Ok(FileManifest { name: WEIGHTS_NAME.into(), bytes: self.bytes, xxh3: Checksum(self.hash.digest()) })
-    }
-}
-
-/// Returns the checksum of a file. One thread can compute it faster than one can read, so others read ahead.
-fn checksum(file: &Mmap) -> u64 {
-    let next = AtomicUsize::new(0);
-    let read_ahead = || {
-        loop {
-            let begin = next.fetch_add(AHEAD_BYTES, Ordering::Relaxed);
-            if begin >= file.len() {
-                break;
-            }
-            // The advice may be refused: it only affects speed.
-            let _ = file.advise_range(Advice::PopulateRead, begin, AHEAD_BYTES.min(file.len() - begin));
-        }
-    };
-    let threads = if file.len() < 2 * AHEAD_BYTES { 0 } else { READERS };
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            // If the system refuses a thread, the others read.
-            let _ = thread::Builder::new().name("rankine-read".into()).spawn_scoped(scope, read_ahead);
-        }
-        xxh3_64(file)
-    })
-}
-
-/// The name, shape and type of a tensor.
-#[derive(Debug, Clone)]
-struct Tensor {
-    name: String,
-    shape: Vec<usize>,
-    dtype: Dtype,
-}
-
-impl Tensor {
-    fn elements(&self) -> usize {
-        self.shape.iter().product()
-    }
+    file.put_tensors(model, 1)?;
+    let (bytes, xxh3) = file.finish()?;
+    Ok(FileManifest { name: WEIGHTS_NAME.into(), bytes, xxh3 })
 }
 
 fn safetensors_type(dtype: Dtype) -> tensor::Dtype {
@@ -419,34 +316,6 @@ fn safetensors_type(dtype: Dtype) -> tensor::Dtype {
         Dtype::Bf16 => tensor::Dtype::BF16,
         Dtype::Fp16 => tensor::Dtype::F16,
     }
-}
-
-/// Returns all tensors, in the order of their bytes.
-fn tensor_shapes(spec: &ModelSpec) -> Vec<Tensor> {
-    let layers = spec.dense_layout().named_layers().into_iter().flat_map(|(name, layer)| {
-        let dense = |part, shape| Tensor { name: format!("{name}.{part}"), shape, dtype: Dtype::Fp32 };
-        let weight = dense("weight", vec![layer.outputs, layer.inputs]);
-        let bias = layer.bias.then(|| dense("bias", vec![layer.outputs]));
-        std::iter::once(weight).chain(bias).collect::<Vec<_>>()
-    });
-    let named = |kind: &'static str, tables: Vec<TableSpec>| {
-        let tensor = move |table: TableSpec| Tensor {
-            name: format!("{kind}.{}", table.name),
-            shape: vec![table.rows as usize, table.dim],
-            dtype: table.dtype,
-        };
-        tables.into_iter().map(tensor)
-    };
-    let tables = named("embedding", spec.tables.clone());
-    layers.chain(tables).chain(named("wide", spec.wide_tables())).collect()
-}
-
-/// Returns the total bytes of the tensors, unless that overflows.
-fn tensor_bytes(tensors: &[Tensor]) -> Option<u64> {
-    tensors.iter().try_fold(0u64, |sum, Tensor { shape, dtype, .. }| {
-        let elements = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64))?;
-        sum.checked_add(elements.checked_mul(dtype.bytes() as u64)?)
-    })
 }
 
 impl SavedModel {
@@ -513,77 +382,9 @@ impl SavedModel {
     /// rather than read: processes that open the same model share them.
     ///
     /// # Errors
-    /// [`SavedModelError::Damaged`] if a tensor is missing, or has another shape or other bytes than were saved.
+    /// The errors of [`SavedModel::weights`].
     pub fn load(&self, dir: &Path) -> Result<CpuModel, SavedModelError> {
-        let path = dir.join(WEIGHTS_NAME);
-        let damaged = |what: String| SavedModelError::Damaged { path: path.clone(), what };
-        let read = |source| SavedModelError::Read { path: path.clone(), source };
-        let file = open_regular(&path).map_err(read)?;
-        let bytes = file.metadata().map_err(read)?.len();
-        if bytes != self.weights.bytes {
-            return Err(damaged(format!("it has {bytes} bytes but should have {}", self.weights.bytes)));
-        }
-        // SAFETY: nothing changes the files of a saved model; a new one replaces the folder.
-        let map = unsafe { Mmap::map(&file) }.map_err(read)?;
-        let mut offset = self.tensors_begin(&map).map_err(damaged)?;
-        if checksum(&map) != self.weights.xxh3.0 {
-            return Err(damaged("its checksum does not match model.json".into()));
-        }
-        let mut take = |elements: usize, dtype: Dtype| {
-            let begin = offset;
-            offset += elements * dtype.bytes();
-            (begin, &map[begin..offset])
-        };
-        let (_, dense) = take(self.spec.dense_parameters(), Dtype::Fp32);
-        let parameters = dense.chunks_exact(4).map(|bytes| Dtype::Fp32.read(bytes)).collect();
-        let mut tables = Vec::new();
-        let model = Model::sgd(self.spec.clone(), 0.0);
-        for (spec, optimizer) in model.all_tables() {
-            let (dim, dtype) = (spec.dim, spec.dtype);
-            let (begin, rows) = take(spec.rows as usize * dim, dtype);
-            tables.push(match dtype {
-                // SAFETY: as above.
-                Dtype::Fp32 => unsafe { Table::mapped(spec, &file, begin as u64) }.map_err(read)?,
-                Dtype::Bf16 | Dtype::Fp16 => Table::filled(spec, optimizer, |row, weights| {
-                    let row = &rows[row as usize * dim * dtype.bytes()..];
-                    let elements = weights.iter_mut().zip(row.chunks_exact(dtype.bytes()));
-                    elements.for_each(|(weight, bytes)| *weight = dtype.read(bytes));
-                }),
-            });
-        }
-        Ok(CpuModel::new(&model, parameters, tables))
-    }
-
-    /// Checks the header of the weights; returns where the tensors begin.
-    fn tensors_begin(&self, file: &[u8]) -> Result<usize, String> {
-        let (length, rest) = file.split_first_chunk().ok_or("it has no header")?;
-        let length = u64::from_le_bytes(*length);
-        if length > HEADER_BYTES_MAX || length > rest.len() as u64 {
-            return Err(format!("a header of {length} bytes is too long"));
-        }
-        let (header, tensors) = rest.split_at(length as usize);
-        let metadata: Metadata = serde_json::from_slice(header).map_err(|error| error.to_string())?;
-        let shapes = tensor_shapes(&self.spec);
-        let expected: Vec<_> = shapes
-            .iter()
-            .map(|Tensor { name, shape, dtype }| (name.as_str(), shape.as_slice(), safetensors_type(*dtype)))
-            .collect();
-        let names = metadata.offset_keys();
-        let found: Vec<_> = names
-            .iter()
-            .filter_map(|name| Some((name.as_str(), metadata.info(name)?)))
-            .map(|(name, info)| (name, info.shape.as_slice(), info.dtype))
-            .collect();
-        if found != expected {
-            return Err("its tensors differ from those of the model".into());
-        }
-        // Checked before memory is allocated for tensors that the file does not have.
-        if tensor_bytes(&shapes) != Some(tensors.len() as u64) {
-            return Err("its length does not fit its tensors".into());
-        }
-        // The format requires this, and rows are used where they are.
-        let begin = file.len() - tensors.len();
-        if begin.is_multiple_of(8) { Ok(begin) } else { Err("its tensors are not aligned".into()) }
+        self.weights(dir)?.load()
     }
 
     /// Returns the columns that it was trained on.

@@ -1,11 +1,12 @@
 //! Tests: models of every kind are loaded as they were saved, and no content of a file makes loading panic.
 
+use std::fs;
 use std::num::NonZero;
 
 use rankine_base::Stop;
 use rankine_base::sealed::Checksum;
 use rankine_embedding::{Dtype, Optimizer, Pooling};
-use rankine_model::{FeatureSpec, HeadSpec, Interaction, TrainingRules};
+use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, TrainingRules};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::schema::{DenseFunction, DenseTransform};
 use rankine_reader::stream::{BatchStream, StreamOptions};
@@ -13,6 +14,7 @@ use rankine_reader::{Columns, Dataset, Part, Samples};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::tensors::put_weights;
 use super::*;
 
 const ROWS: [u64; 3] = [5, 7, 11];
@@ -126,7 +128,7 @@ fn weights_of_several_runs_are_restored() {
     let model = CpuModel::initialized(&Model::sgd(spec, 0.5), 3);
     let dir = place.path().join("model");
     save_model(&dataset, &dir, &model).unwrap();
-    let weights = |model: &CpuModel| {
+    let weights = |model: &dyn Weights| {
         let mut all = Vec::new();
         let visited = model.try_for_each_run(&mut |run| {
             all.extend(run.iter().map(|weight| weight.to_bits()));
@@ -138,8 +140,9 @@ fn weights_of_several_runs_are_restored() {
     let expected = weights(&model);
     let spec = model.spec();
     assert_eq!(expected.len() as u64, spec.dense_parameters() as u64 + spec.embedding_parameters());
-    let read = SavedModel::verify(&dir).unwrap().0.load(&dir).unwrap();
-    assert!(weights(&read) == expected, "the weights read differ from those saved");
+    let saved = SavedModel::verify(&dir).unwrap().0;
+    assert!(weights(&saved.load(&dir).unwrap()) == expected, "the weights read differ from those saved");
+    assert!(weights(&saved.weights(&dir).unwrap()) == expected, "the weights mapped differ from those saved");
     assert!(weights(&scoring_model(&model).unwrap()) == expected, "a copy has other weights");
 }
 

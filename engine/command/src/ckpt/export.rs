@@ -1,22 +1,15 @@
-//! `rankine ckpt export`: writes a self-contained model.
+//! `rankine ckpt export`: the former name of `rankine export --format safetensors`.
 
 use std::path::PathBuf;
 
 use rankine_base::publish::refuse_inputs;
 use rankine_engine::source::{Artifact, ModelSource, OpenModel, SourceError, open_checkpoint};
 
-use crate::{CommandError, output};
+use crate::CommandError;
+use crate::export::report;
 
-/// Export a model to a folder: safetensors that PyTorch and NumPy can read, with its vocabularies
-///
-/// The folder is like the folder `model` of a finished run: `eval` and `predict` accept it without the run. It has no
-/// optimizer state. docs/reference/checkpoint-format.md describes how to compute predictions from its tensors.
+/// Export a model to a folder as safetensors; `rankine export` replaces this command
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  rankine ckpt export runs/criteo-1 --out models/criteo
-  rankine ckpt export runs/criteo-1/checkpoints/step-5000 --out models/criteo --data data/criteo
-  rankine predict --run models/criteo new.tsv --out predictions.csv")]
 pub(crate) struct Args {
     /// Run folder (for its latest checkpoint), checkpoint, or export
     path: PathBuf,
@@ -38,10 +31,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let model = open(&args)?;
     refuse_inputs(&args.out, model.inputs())?;
     model.export(&args.out)?;
-    if args.json {
-        return output::json(&serde_json::json!({ "export": args.out, "step": model.steps() }));
-    }
-    output::text(format_args!("exported the model of step {} to {}\n", model.steps(), args.out.display()))
+    report(&model, &args.out, args.json)
 }
 
 fn open(args: &Args) -> Result<OpenModel, SourceError> {

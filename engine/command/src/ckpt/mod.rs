@@ -1,4 +1,4 @@
-//! `rankine ckpt`: inspects, verifies, compares, reshards and exports checkpoints.
+//! `rankine ckpt`: inspects, verifies, compares and reshards checkpoints.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +15,11 @@ mod inspect;
 mod reshard;
 mod verify;
 
-/// Verify, inspect, compare, reshard and export checkpoints
+/// Verify, inspect, compare and reshard checkpoints
 ///
 /// A checkpoint is a folder `checkpoints/step-N` of a run. If the path is a run folder, its latest checkpoint is used;
-/// `verify` reads all of them. An export is the output of `export`, or the folder `model` of a finished run.
+/// `verify` reads all of them. An export is the output of `rankine export --format safetensors`, or the folder `model`
+/// of a finished run.
 /// All commands except `reshard` accept an export; `reshard` needs the optimizer state, which exports do not have.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -32,6 +33,7 @@ enum Command {
     Inspect(inspect::Args),
     Diff(diff::Args),
     Reshard(reshard::Args),
+    #[command(hide = true)]
     Export(export::Args),
 }
 

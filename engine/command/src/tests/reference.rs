@@ -44,7 +44,7 @@ fn markdown() -> String {
             out += &format!("| `{name}` | {} |\n", cell(meaning));
         }
     }
-    for command in root.get_subcommands().filter(|command| command.get_name() != "help") {
+    for command in listed(&root) {
         section(&mut out, command, "rankine", 2);
     }
     out
@@ -52,10 +52,15 @@ fn markdown() -> String {
 
 /// Returns the commands that have no subcommands, with their full names.
 fn leaves<'a>(command: &'a Command, path: &str) -> Vec<(String, &'a Command)> {
-    let subcommands = command.get_subcommands().filter(|command| command.get_name() != "help");
-    let found: Vec<_> =
-        subcommands.flat_map(|subcommand| leaves(subcommand, &joined(path, command.get_name()))).collect();
+    let found: Vec<_> = listed(command)
+        .flat_map(|subcommand| leaves(subcommand, &joined(path, command.get_name())))
+        .collect();
     if found.is_empty() { vec![(joined(path, command.get_name()), command)] } else { found }
+}
+
+/// Returns the subcommands of a command, without former names.
+fn listed(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| command.get_name() != "help" && !command.is_hide_set())
 }
 
 fn joined(path: &str, name: &str) -> String {
@@ -73,8 +78,7 @@ fn section(out: &mut String, command: &Command, parent: &str, level: usize) {
     if let Some(rest) = rest {
         *out += &format!("\n{}\n", wrapped(rest));
     }
-    let subcommands: Vec<_> =
-        command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help").collect();
+    let subcommands: Vec<_> = listed(command).collect();
     if subcommands.is_empty() {
         let usage = command.clone().render_usage().to_string();
         let usage = usage.trim_start_matches("Usage:").split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,0 +1,187 @@
+//! The weights of a saved model, in the file that it was saved to.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use memmap2::{Advice, Mmap};
+use rankine_base::files::open_regular;
+use rankine_embedding::Dtype;
+use rankine_embedding::cpu::Table;
+use rankine_engine_cpu::CpuModel;
+use rankine_model::{Model, ModelSpec};
+use rayon::prelude::*;
+use safetensors::tensor::Metadata;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    CACHED_BYTES, RUN_BYTES, SavedModel, SavedModelError, Tensor, WEIGHTS_NAME, Weights, runs_of,
+    safetensors_type,
+};
+
+/// The maximum length of a header, which is also the limit of the safetensors library.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// Threads that read a file ahead of its checksum, and the bytes that each reads at a time.
+const READERS: usize = 3;
+const AHEAD_BYTES: usize = 16 << 20;
+
+/// The weights of a saved model, whose file is mapped into memory.
+#[derive(Debug)]
+pub struct MappedWeights {
+    spec: ModelSpec,
+    path: PathBuf,
+    file: File,
+    map: Mmap,
+    /// Where the tensors begin.
+    begin: usize,
+}
+
+impl SavedModel {
+    /// Opens the weights that [`super::save`] wrote, and checks them against their checksum.
+    ///
+    /// # Errors
+    /// [`SavedModelError::Damaged`] if a tensor is missing, or has another shape or other bytes than were saved;
+    /// [`SavedModelError::Read`].
+    pub fn weights(&self, dir: &Path) -> Result<MappedWeights, SavedModelError> {
+        let path = dir.join(WEIGHTS_NAME);
+        let damaged = |what: String| SavedModelError::Damaged { path: path.clone(), what };
+        let read = |source| SavedModelError::Read { path: path.clone(), source };
+        let file = open_regular(&path).map_err(read)?;
+        let bytes = file.metadata().map_err(read)?.len();
+        if bytes != self.weights.bytes {
+            return Err(damaged(format!("it has {bytes} bytes but should have {}", self.weights.bytes)));
+        }
+        // SAFETY: nothing changes the files of a saved model; a new one replaces the folder.
+        let map = unsafe { Mmap::map(&file) }.map_err(read)?;
+        let begin = tensors_begin(&self.spec, &map).map_err(damaged)?;
+        if checksum(&map) != self.weights.xxh3.0 {
+            return Err(damaged("its checksum does not match model.json".into()));
+        }
+        Ok(MappedWeights { spec: self.spec.clone(), path, file, map, begin })
+    }
+}
+
+impl MappedWeights {
+    /// Returns a model in host memory, without optimizer state. Its tables in fp32 are mapped.
+    ///
+    /// # Errors
+    /// [`SavedModelError::Read`].
+    pub(super) fn load(&self) -> Result<CpuModel, SavedModelError> {
+        let read = |source| SavedModelError::Read { path: self.path.clone(), source };
+        let mut tables = Vec::new();
+        let model = Model::sgd(self.spec.clone(), 0.0);
+        for ((spec, optimizer), tensor) in model.all_tables().into_iter().zip(self.tables()) {
+            let (dim, dtype) = (spec.dim, spec.dtype);
+            let (begin, rows) = (self.begin as u64 + tensor.begin, self.bytes(&tensor));
+            tables.push(match dtype {
+                // SAFETY: as in `SavedModel::weights`.
+                Dtype::Fp32 => unsafe { Table::mapped(spec, &self.file, begin) }.map_err(read)?,
+                Dtype::Bf16 | Dtype::Fp16 => Table::filled(spec, optimizer, |row, weights| {
+                    let bytes = dim * dtype.bytes();
+                    dtype.read_all(&rows[row as usize * bytes..][..bytes], weights);
+                }),
+            });
+        }
+        Ok(CpuModel::new(&model, self.parameters(), tables))
+    }
+
+    /// Returns the dense parameters.
+    fn parameters(&self) -> Vec<f32> {
+        let mut parameters = vec![0.0; self.spec.dense_parameters()];
+        Dtype::Fp32.read_all(&self.map[self.begin..][..4 * parameters.len()], &mut parameters);
+        parameters
+    }
+
+    /// Returns the tensors of all tables; first-order terms are last.
+    fn tables(&self) -> Vec<Tensor> {
+        let mut tensors = Tensor::all_of(&self.spec, 1);
+        tensors.split_off(tensors.len() - self.spec.tables.len() - self.spec.wide_tables().len())
+    }
+
+    fn bytes(&self, tensor: &Tensor) -> &[u8] {
+        let bytes = tensor.bytes();
+        &self.map[self.begin + bytes.start as usize..self.begin + bytes.end as usize]
+    }
+}
+
+impl Weights for MappedWeights {
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    fn try_for_each_run(
+        &self,
+        visit: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError> {
+        visit(&self.parameters())?;
+        let tables = self.spec.tables.iter().cloned().chain(self.spec.wide_tables());
+        for (table, tensor) in tables.zip(self.tables()) {
+            let (bytes, row_bytes) = (self.bytes(&tensor), table.dim * table.dtype.bytes());
+            runs_of(&table, CACHED_BYTES, |rows, weights| {
+                let bytes = &bytes[rows.start as usize * row_bytes..rows.end as usize * row_bytes];
+                let elements = RUN_BYTES / 4;
+                let parts = weights.par_chunks_mut(elements);
+                let parts = parts.zip(bytes.par_chunks(elements * table.dtype.bytes()));
+                parts.for_each(|(weights, bytes)| table.dtype.read_all(bytes, weights));
+                visit(weights)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks the header of a file of weights; returns where the tensors begin.
+fn tensors_begin(spec: &ModelSpec, file: &[u8]) -> Result<usize, String> {
+    let (length, rest) = file.split_first_chunk().ok_or("it has no header")?;
+    let length = u64::from_le_bytes(*length);
+    if length > HEADER_BYTES_MAX || length > rest.len() as u64 {
+        return Err(format!("a header of {length} bytes is too long"));
+    }
+    let (header, tensors) = rest.split_at(length as usize);
+    let metadata: Metadata = serde_json::from_slice(header).map_err(|error| error.to_string())?;
+    let shapes = Tensor::all_of(spec, 1);
+    let expected: Vec<_> = shapes
+        .iter()
+        .map(|Tensor { name, shape, dtype, .. }| (name.as_str(), shape.as_slice(), safetensors_type(*dtype)))
+        .collect();
+    let names = metadata.offset_keys();
+    let found: Vec<_> = names
+        .iter()
+        .filter_map(|name| Some((name.as_str(), metadata.info(name)?)))
+        .map(|(name, info)| (name, info.shape.as_slice(), info.dtype))
+        .collect();
+    if found != expected {
+        return Err("its tensors differ from those of the model".into());
+    }
+    // Checked before memory is allocated for tensors that the file does not have.
+    if shapes.last().map(|last| last.bytes().end) != Some(tensors.len() as u64) {
+        return Err("its length does not fit its tensors".into());
+    }
+    // The format requires this, and rows are used where they are.
+    let begin = file.len() - tensors.len();
+    if begin.is_multiple_of(8) { Ok(begin) } else { Err("its tensors are not aligned".into()) }
+}
+
+/// Returns the checksum of a file. One thread can compute it faster than one can read, so others read ahead.
+fn checksum(file: &Mmap) -> u64 {
+    let next = AtomicUsize::new(0);
+    let read_ahead = || {
+        loop {
+            let begin = next.fetch_add(AHEAD_BYTES, Ordering::Relaxed);
+            if begin >= file.len() {
+                break;
+            }
+            // The advice may be refused: it only affects speed.
+            let _ = file.advise_range(Advice::PopulateRead, begin, AHEAD_BYTES.min(file.len() - begin));
+        }
+    };
+    let threads = if file.len() < 2 * AHEAD_BYTES { 0 } else { READERS };
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            // If the system refuses a thread, the others read.
+            let _ = thread::Builder::new().name("rankine-read".into()).spawn_scoped(scope, read_ahead);
+        }
+        xxh3_64(file)
+    })
+}
