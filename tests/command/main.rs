@@ -21,6 +21,7 @@ mod importance;
 mod init_schema;
 mod inputs;
 mod journey;
+mod json_messages;
 mod launch;
 mod like;
 mod lost_folder;

@@ -146,7 +146,7 @@ pub(crate) fn outcome<V>(
 
 /// Ends this process, which makes no progress.
 fn hangs(failure: &Failure, activity: &Activity) {
-    super::print_error(&Hang { failure, activity }, None);
+    super::print_error(&Hang { failure, activity }, None, Exit::Lost);
     Exit::Lost.now()
 }
 
@@ -169,7 +169,7 @@ impl fmt::Display for Hang<'_> {
 
 /// Ends this process, whose other threads may wait for the lost one.
 fn lost(process: Process, failure: &Failure, activity: &Activity) {
-    super::print_error(&format_args!("{failure}\n  this process was {activity}"), Some(process));
+    super::print_error(&format_args!("{failure}\n  this process was {activity}"), Some(process), Exit::Lost);
     Exit::Lost.now()
 }
 

@@ -17,6 +17,8 @@ use rankine_engine::build;
 use rankine_engine::training::StopCause;
 use rankine_launch::ProcessPlace;
 use rankine_topology::Process;
+use records::{LogFormat, Record};
+use tracing::Level;
 use tracing_subscriber::filter::LevelFilter;
 
 mod arguments;
@@ -45,6 +47,7 @@ mod plan;
 mod predict;
 mod progress;
 mod raw;
+mod records;
 mod report;
 mod runs;
 mod signals;
@@ -84,6 +87,10 @@ struct Messages {
     /// When to use colors; auto: on a terminal, unless NO_COLOR is set
     #[arg(long, global = true, display_order = 102, value_name = "WHEN", default_value = "auto")]
     color: ColorChoice,
+
+    /// How to write messages: text, or json, one object per line
+    #[arg(long, global = true, display_order = 103, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
 }
 
 const EXAMPLES: &str = "\
@@ -243,7 +250,7 @@ fn command() -> Exit {
         Err(error) => return failed(&error.into(), None),
     };
     let process = (place.processes > 1).then_some(place.process);
-    let Messages { quiet, verbose, color } = cli.messages;
+    let Messages { quiet, verbose, color, log_format } = cli.messages;
     let level = match (quiet, verbose) {
         (_, true) => LevelFilter::DEBUG,
         (true, _) => LevelFilter::WARN,
@@ -251,7 +258,7 @@ fn command() -> Exit {
         _ if process.is_some_and(|process| process > Process(0)) => LevelFilter::WARN,
         _ => LevelFilter::INFO,
     };
-    let result = log::init(level, color, process).and_then(|()| {
+    let result = log::init(level, (log_format, color), process).and_then(|()| {
         hooks::ignored().for_each(|name| {
             tracing::warn!("{name} is ignored: only test builds (feature `test-hooks`) use it");
         });
@@ -268,10 +275,26 @@ fn command() -> Exit {
 /// Parses the command line; exits on `--help` and on errors.
 fn parse() -> Cli {
     let command = Cli::command().color(color_of_help(env::args_os().skip(1)));
-    match Cli::from_arg_matches(&command.get_matches()) {
+    let parsed = command.try_get_matches_from(env::args_os());
+    match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
+        Err(error) if error.use_stderr() && asks_for_json(env::args_os().skip(1)) => {
+            let text = error.render().to_string();
+            let message = text.trim().strip_prefix("error: ").unwrap_or(text.trim());
+            let record = Record::new(Level::ERROR, message, None).with_exit_code(Exit::Usage.code());
+            stderr::write(record.to_line().as_bytes());
+            Exit::Usage.now()
+        }
         Err(error) => error.exit(),
     }
+}
+
+/// Returns whether errors are to be JSON: with `--log-format json`, and with the `--json` of a command.
+fn asks_for_json(arguments: impl Iterator<Item = OsString>) -> bool {
+    let words = arguments.take_while(|word| word != "--").filter_map(|word| word.into_string().ok());
+    let words: Vec<_> = words.collect();
+    words.iter().any(|word| word == "--json" || word == "--log-format=json")
+        || words.windows(2).any(|pair| pair == ["--log-format", "json"])
 }
 
 /// Finds `--color` before the arguments are parsed: help and errors of the parser use it, too.
@@ -308,12 +331,18 @@ fn run(command: Command, place: &ProcessPlace, quiet: bool) -> Result<(), Comman
 }
 
 fn failed(error: &CommandError, process: Option<Process>) -> Exit {
-    print_error(error, process);
-    error.exit()
+    let exit = error.exit();
+    print_error(error, process, exit);
+    exit
 }
 
-/// Prints an error, with the process if there are several.
-fn print_error(error: &dyn fmt::Display, process: Option<Process>) {
+/// Prints the error that ends a command, with the process if there are several.
+fn print_error(error: &dyn fmt::Display, process: Option<Process>, exit: Exit) {
+    if asks_for_json(env::args_os().skip(1)) {
+        let message = error.to_string();
+        let record = Record::new(Level::ERROR, &message, process).with_exit_code(exit.code());
+        return stderr::write(record.to_line().as_bytes());
+    }
     match process {
         None => stderr::line(format_args!("error: {error}")),
         Some(process) => stderr::line(format_args!("error (process {process}): {error}")),

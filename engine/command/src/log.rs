@@ -9,20 +9,28 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use super::records::{LogFormat, Records};
 use super::{CommandError, Exit, stderr};
 
 /// Environment variable with the lowest level of messages that are printed, or one for each crate.
 pub(crate) const VARIABLE: &str = "RANKINE_LOG";
 
 /// Sends the library's events to stderr if they have at least the level in `RANKINE_LOG`, or else `default`. With
-/// several processes, each line starts with the process.
+/// several processes, each line starts with the process, or each object has it.
 pub(crate) fn init(
     default: LevelFilter,
-    color: ColorChoice,
+    (format, color): (LogFormat, ColorChoice),
     process: Option<Process>,
 ) -> Result<(), CommandError> {
     let asked = env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
     let targets = targets(asked.as_deref(), default)?;
+    if format == LogFormat::Json {
+        stderr::write_records(process);
+        let events = tracing_subscriber::fmt().with_ansi(false).event_format(Records { process });
+        let events = events.with_max_level(LevelFilter::TRACE).with_writer(|| Lines { process: None });
+        events.finish().with(targets).init();
+        return Ok(());
+    }
     let no_color = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colored = match color {
         ColorChoice::Auto => io::stderr().is_terminal() && !no_color,

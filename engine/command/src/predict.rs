@@ -150,7 +150,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         // The summary is a message here, and the JSON was asked for.
         true => {
             if args.json || !quiet {
-                stderr::write(result.as_bytes());
+                stderr::line(result.trim_end());
             }
             Ok(())
         }

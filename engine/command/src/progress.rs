@@ -71,7 +71,7 @@ impl Progress {
         let pace = Arc::new(Mutex::new(Pace { done: 0, total, seconds: 0.0 }));
         let view = if quiet {
             View::Nothing
-        } else if io::stderr().is_terminal() {
+        } else if io::stderr().is_terminal() && !stderr::has_records() {
             View::Bar(new_bar(what, unit, total, &pace))
         } else {
             View::Lines { what: what.to_owned(), last: began }

@@ -112,6 +112,6 @@ fn end(cause: StopCause, exit: Exit) -> ! {
         "stopped by {cause} while waiting for a file: a folder with the suffix .partial may remain, which the next run \
          replaces"
     );
-    super::print_error(&text, None);
+    super::print_error(&text, None, exit);
     exit.now()
 }

@@ -6,11 +6,15 @@ use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rankine_topology::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing::Level;
+
+use super::records::Record;
 
 /// How long a message waits for a pipe or a terminal that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -22,9 +26,28 @@ const PIECE: usize = 4096;
 /// The stderr of the process, opened at the first message.
 static STDERR: Mutex<Option<Sink>> = Mutex::new(None);
 
+/// The process in the messages of [`line`], once they are to be JSON.
+static RECORDS: OnceLock<Option<Process>> = OnceLock::new();
+
+/// Makes JSON of all further messages; `process` is this one if there are several.
+pub(crate) fn write_records(process: Option<Process>) {
+    // Set once, when the command starts.
+    let _ = RECORDS.set(process);
+}
+
+/// Returns whether messages are JSON.
+pub(crate) fn has_records() -> bool {
+    RECORDS.get().is_some()
+}
+
 /// Writes a line.
 pub(crate) fn line(text: impl Display) {
-    write(format!("{text}\n").as_bytes());
+    match RECORDS.get() {
+        None => write(format!("{text}\n").as_bytes()),
+        Some(process) => {
+            write(Record::new(Level::INFO, &text.to_string(), *process).to_line().as_bytes());
+        }
+    }
 }
 
 /// Writes a message as it is.
