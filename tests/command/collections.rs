@@ -174,6 +174,11 @@ fn collections_that_are_not_what_was_merged_are_refused() {
     refusal().with(USAGE).says(&["its shard", "is not there: put it back, or merge"]);
     fs::rename(place.path("c"), place.path("b")).unwrap();
     refusal().with(USAGE).says(&["is not the one that the collection", "merge the shards again"]);
+    // As many samples of other rows.
+    fs::rename(place.path("b"), place.path("c")).unwrap();
+    let like = place.word("whole");
+    convert(&place, &criteo_rows(5 * BLOCK, 8), "b", &["--like", &like]).with(SUCCESS);
+    refusal().with(USAGE).says(&["is not the one that the collection", "merge the shards again"]);
 }
 
 #[test]
