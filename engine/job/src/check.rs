@@ -111,7 +111,7 @@ impl Job {
                     .into(),
             ),
             (Some(dir), None) if dir.paths().iter().any(|path| path.as_os_str().is_empty()) => {
-                conflict("data.dir", "a path is empty".into());
+                conflict("data.dir", "the path is empty".into());
             }
             (Some(dir), None) if dir.paths().len() > 1 && data.generate.is_some() => {
                 conflict("data.generate", "a dataset is generated in one folder: name one in data.dir".into());

@@ -195,7 +195,11 @@ fn impossible_values_are_refused_in_plain_words() {
         ("seed = 7", "seed = -7", "`seed`: expected a whole number of 0 or more, found -7"),
         ("seed = 7", "seed = 0xfffffffffffffffff", "the number does not fit in 64 bits"),
         ("seed = 7", "seed = 7\nseed = 8", "job.toml:3:1: invalid TOML: duplicate key"),
-        ("dir = \"data/criteo\"", "dir = 1979-05-27", "`data.dir`: expected a path, found a date or time"),
+        (
+            "dir = \"data/criteo\"",
+            "dir = 1979-05-27",
+            "`data.dir`: expected a path, or a list of at least one path, found a date or time",
+        ),
         ("dir = \"data/criteo\"", "dir = \"\"", "job.toml:5:7: the path is empty"),
         ("[64, 16]", "[64, 0]", "`model.bottom_mlp`: expected a whole number from 1 to 65536, found 0"),
         ("[64, 16]", "64", "`model.bottom_mlp`: expected a list, found 64"),
