@@ -276,7 +276,9 @@ fn a_wrong_secret_and_a_second_process_of_a_number_are_refused_and_the_job_conti
             let begun = Instant::now();
             let (code, _, stderr) = ended(refused);
             assert_eq!(code, Some(USAGE), "{stderr}");
-            assert!(stderr.contains("error: process 0 at 127.0.0.1") && stderr.contains(words), "{stderr}");
+            let error = stderr.lines().last().unwrap_or_default();
+            assert!(error.contains("process 0 at 127.0.0.1") && error.contains(words), "{stderr}");
+            assert!(error.contains("\"level\":\"error\""), "{stderr}");
             assert!(begun.elapsed() < Duration::from_secs(15));
         }
         let two = with_secret(2, port);
