@@ -180,7 +180,7 @@ impl Rounding {
     }
 }
 
-/// Whether no number is NaN or infinite.
+/// Returns whether every number is finite.
 pub fn all_finite(numbers: &[f32]) -> bool {
     // No early exit, so that the loop is vectorized.
     numbers.iter().fold(true, |all, number| all & number.is_finite())

@@ -130,7 +130,7 @@ impl Calls {
         Ok(VisibleGpu { name, uuid, memory_bytes, compute_capability, pci_address })
     }
 
-    /// Returns a text about a device, by a call that writes at most as many bytes as it is told.
+    /// Returns the string that a driver function writes about a device, such as its PCI address.
     fn text(
         &self,
         name: &'static str,
