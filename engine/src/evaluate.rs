@@ -7,7 +7,7 @@ use std::time::Instant;
 use rankine_base::Stop;
 use rankine_engine_cpu::CpuModel;
 use rankine_job::{DataSource, Job, ThreadCount};
-use rankine_model::evaluation::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics, RowCounts};
+use rankine_model::evaluation::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics, JudgedHead, RowCounts};
 use rankine_reader::convert::{BadLimit, Progress, RawReader};
 use rankine_reader::schema::VocabularyKind;
 use rankine_reader::{Dataset, Part, Schema};
@@ -32,6 +32,9 @@ pub struct EvaluateOptions<'a> {
     /// The part of the dataset; by default the evaluation part. [`Part::Validation`] is what the model's job held out
     /// of the training part.
     pub part: Part,
+    /// Whether predictions are corrected by the share of negatives that the training data kept, and the samples
+    /// weighted by the share that they were left with; see [`JudgedHead`]. By default they are.
+    pub corrected: bool,
     /// Number of CPU threads; by default that of the model's job.
     pub threads: Option<ThreadCount>,
     /// A request to stop: the evaluation ends after the current batch with
@@ -41,7 +44,15 @@ pub struct EvaluateOptions<'a> {
 
 impl Default for EvaluateOptions<'_> {
     fn default() -> Self {
-        Self { data: None, raw: &[], bad_limit: None, part: Part::Eval, threads: None, stop: None }
+        Self {
+            data: None,
+            raw: &[],
+            bad_limit: None,
+            part: Part::Eval,
+            corrected: true,
+            threads: None,
+            stop: None,
+        }
     }
 }
 
@@ -205,9 +216,19 @@ impl<'a> Evaluations<'a> {
         let batch_size = self.job.eval.batch_size.get() as usize;
         let batches = EvaluationOptions { batch_size, io: self.job.reader.io_options() };
         let EvaluateOptions { part, stop, .. } = self.options;
+        let heads = self.judged(dataset.schema());
         let model = weights(&mut self.weights, &self.model, &self.job)?;
-        let mut permutations = Permutations { model, dataset, batches, stop, observer };
+        let mut permutations = Permutations { model, heads, dataset, batches, stop, observer };
         Ok(pool.install(|| permutations.importance(part, options))?)
+    }
+
+    /// Returns the heads, as they are judged on samples of these columns.
+    fn judged(&self, evaluated_on: &Schema) -> Vec<JudgedHead> {
+        let heads = &self.model.spec().heads;
+        match self.options.corrected {
+            true => JudgedHead::of_heads(heads, &self.model.columns().schema, evaluated_on),
+            false => JudgedHead::of_heads_uncorrected(heads),
+        }
     }
 
     fn evaluate_dataset(
@@ -218,8 +239,9 @@ impl<'a> Evaluations<'a> {
         let batch_size = self.job.eval.batch_size.get() as usize;
         let batches = EvaluationOptions { batch_size, io: self.job.reader.io_options() };
         let EvaluateOptions { part, stop, .. } = self.options;
+        let judged = self.judged(dataset.schema());
         let weights = weights(&mut self.weights, &self.model, &self.job)?;
-        let (heads, ids) = training::evaluate(weights, dataset, part, &batches, stop, observer)?;
+        let (heads, ids) = training::evaluate(weights, &judged, dataset, part, &batches, stop, observer)?;
         Ok((heads, ids, None))
     }
 
@@ -235,9 +257,10 @@ impl<'a> Evaluations<'a> {
         let reader = RawReader { format, schema, encoder, ids, labelled: true, keep: &[], threads };
         let batch_size = self.job.eval.batch_size.get() as usize;
         let options = RowOptions { batch_size, threads, bad_limit };
+        let judged = self.judged(schema);
         let weights = weights(&mut self.weights, &self.model, &self.job)?;
         let bytes = BytesRead::default();
-        let evaluation = Evaluation::new(&weights.spec().heads);
+        let evaluation = Evaluation::new(&judged);
         let (logits, ids) = (Vec::new(), IdCounts::new());
         let mut judged =
             JudgedRows { weights, schema, evaluation, logits, ids, bytes: &bytes, stop, observer };

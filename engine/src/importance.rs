@@ -7,7 +7,7 @@ use std::ops::Range;
 use rankine_base::{Error, Stop};
 use rankine_embedding::random::philox4x32;
 use rankine_engine_cpu::CpuModel;
-use rankine_model::evaluation::{EvalMetrics, Evaluation, Metrics};
+use rankine_model::evaluation::{EvalMetrics, Evaluation, JudgedHead, Metrics};
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Bags, BatchStream, Dataset, Part, Samples, Schema};
 use serde::Serialize;
@@ -103,6 +103,7 @@ impl<'a> Column<'a> {
 /// A model, and samples on which it is evaluated again and again.
 pub(crate) struct Permutations<'e> {
     pub(crate) model: &'e mut CpuModel,
+    pub(crate) heads: Vec<JudgedHead>,
     pub(crate) dataset: &'e Dataset,
     pub(crate) batches: EvaluationOptions,
     pub(crate) stop: Option<&'e Stop>,
@@ -178,7 +179,7 @@ impl Permutations<'_> {
         permuted: Option<(&Column<'_>, &[usize])>,
         progress: Range<u64>,
     ) -> Result<EvalMetrics, TrainError> {
-        let mut evaluation = Evaluation::new(&self.model.spec().heads);
+        let mut evaluation = Evaluation::new(&self.heads);
         let (mut batch, mut logits) = (Samples::new(self.dataset.schema()), Vec::new());
         for start in (0..samples.len).step_by(self.batches.batch_size) {
             let range = start..samples.len.min(start + self.batches.batch_size);

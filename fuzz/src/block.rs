@@ -93,7 +93,7 @@ fn schema(
         shares: None,
     };
     Schema {
-        labels: (0..labels).map(|number| Label { name: format!("L{number}") }).collect(),
+        labels: (0..labels).map(|number| Label::new(format!("L{number}"))).collect(),
         weight: weight.then(|| "weight".into()),
         dense: (0..dense).map(|number| Dense { name: format!("I{number}"), transform }).collect(),
         dense_dtype,

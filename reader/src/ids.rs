@@ -185,7 +185,7 @@ mod tests {
             shares: None,
         };
         let schema = Schema {
-            labels: vec![Label { name: "label".into() }],
+            labels: vec![Label::new("label")],
             weight: None,
             dense: Vec::new(),
             dense_dtype: DenseDtype::F32,

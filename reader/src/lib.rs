@@ -33,6 +33,7 @@ mod columns;
 #[path = "../../tests/support/json_schema.rs"]
 mod json_schema;
 mod key;
+mod label;
 mod ordered;
 mod part;
 mod precomputed;

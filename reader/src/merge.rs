@@ -9,6 +9,7 @@ use rankine_base::publish::PartialDir;
 
 use crate::convert::KnownColumns;
 use crate::dataset::{COLLECTION_NAME, Collection, Dataset, FileManifest, Folders, Shard, open_folders};
+use crate::schema::Label;
 use crate::statistics;
 use crate::write::write_file;
 
@@ -79,19 +80,30 @@ fn check_alike(shard: &Shard, reference: &Shard, known: &mut Option<KnownColumns
         files.iter().filter(|file| file.name != statistics::FILE_NAME).cloned().collect::<Vec<_>>()
     };
     let (a, b) = (&of_shard.schema, &of_reference.schema);
-    let refuse = |what: String| {
-        let (shard, reference) = (shard.dir.display(), reference.dir.display());
-        let what = format!(
-            "the datasets A = {shard} and B = {reference} do not fit together: {what}. Convert the rows of A with \
-             `rankine convert ... --like {reference}`"
-        );
+    let (shard_dir, reference_dir) = (shard.dir.display(), reference.dir.display());
+    let unfit = |what: String| {
+        let what =
+            format!("the datasets A = {shard_dir} and B = {reference_dir} do not fit together: {what}");
         Err(Error::columns(None, what))
+    };
+    let refuse = |what: String| {
+        unfit(format!("{what}. Convert the rows of A with `rankine convert ... --like {reference_dir}`"))
     };
     if a.weight != b.weight {
         return refuse("only one of them has sample weights, or under another name".into());
     }
     if a.dense_dtype != b.dense_dtype {
         return refuse(format!("numbers are {} in A and {} in B", a.dense_dtype, b.dense_dtype));
+    }
+    let differs = |(a, b): &(&Label, &Label)| a.name == b.name && a.share_kept() != b.share_kept();
+    if let Some((a, b)) = a.labels.iter().zip(&b.labels).find(differs) {
+        return unfit(format!(
+            "negatives_kept of label {} is {} in A and {} in B, so a model of both would be right for neither. Keep \
+             the same share of the negatives in both",
+            a.name,
+            a.share_kept(),
+            b.share_kept()
+        ));
     }
     if a == b && vocabularies(&of_shard.files) == vocabularies(&of_reference.files) {
         return Ok(());

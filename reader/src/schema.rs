@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use rankine_base::error::{Error, Result};
 
+pub use crate::label::Label;
+use crate::label::is_share;
+
 /// The maximum number of ids per bag, which bounds the memory that a few bytes can request.
 pub const HOTNESS_MAX: u32 = 1 << 16;
 /// The most rows of a table: with this bound, no size of a table in bytes exceeds 64 bits.
@@ -26,14 +29,6 @@ pub struct Schema {
     pub dense_dtype: DenseDtype,
     /// Categorical features: each sample has a bag of ids.
     pub categorical: Vec<Categorical>,
-}
-
-/// A label column. Labels are 0, 1 or missing.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Label {
-    /// The column's name.
-    pub name: String,
 }
 
 /// The storage type of dense features.
@@ -375,6 +370,12 @@ impl Schema {
             }
         }
         self.check_buckets()?;
+        for Label { name, negatives_kept } in &self.labels {
+            if let Some(share) = negatives_kept.filter(|&share| !is_share(share)) {
+                let what = format_args!("has negatives_kept {share}: a share is above 0 and at most 1");
+                return Err(Error::column(name, what));
+            }
+        }
         for column in &self.dense {
             let transform = column.transform;
             if transform.deviation == 0.0 || !transform.deviation.is_finite() || !transform.mean.is_finite() {
@@ -458,6 +459,12 @@ impl Schema {
         }
     }
 
+    /// Returns whether negatives of a label were downsampled.
+    #[doc(hidden)]
+    pub fn is_downsampled(&self) -> bool {
+        self.labels.iter().any(|label| label.negatives_kept.is_some())
+    }
+
     /// Returns the names of all columns in storage order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let labels = self.labels.iter().map(|column| column.name.as_str());
@@ -536,7 +543,7 @@ mod tests {
     fn schema() -> Schema {
         let transform = DenseTransform { function: DenseFunction::None, mean: 2.0, deviation: 4.0 };
         Schema {
-            labels: vec![Label { name: "label".into() }],
+            labels: vec![Label::new("label")],
             weight: Some("weight".into()),
             dense: vec![Dense { name: "age".into(), transform }],
             dense_dtype: DenseDtype::F16,
@@ -548,8 +555,15 @@ mod tests {
     fn schemas_that_types_cannot_rule_out_are_refused() {
         schema().validate().unwrap();
         type Change = fn(&mut Schema);
-        let cases: [(Change, &str); 26] = [
+        let cases: [(Change, &str); 30] = [
             (|schema| schema.labels.clear(), "no label column"),
+            (
+                |schema| schema.labels[0].negatives_kept = Some(0.0),
+                "label has negatives_kept 0: a share is above 0",
+            ),
+            (|schema| schema.labels[0].negatives_kept = Some(-0.1), "negatives_kept -0.1"),
+            (|schema| schema.labels[0].negatives_kept = Some(1.5), "negatives_kept 1.5"),
+            (|schema| schema.labels[0].negatives_kept = Some(f64::NAN), "negatives_kept NaN"),
             (|schema| schema.labels[0].name = "last".into(), "two columns named `last`"),
             (|schema| schema.weight = Some("age".into()), "two columns named `age`"),
             (|schema| schema.dense[0].name = "film".into(), "two columns named `film`"),
@@ -661,7 +675,7 @@ mod tests {
     fn default_blocks_hold_a_power_of_two_of_samples_in_2_mib() {
         let samples = |labels: usize, weight: bool, dense: usize, dtype, (rows, max): (u64, u32)| {
             let schema = Schema {
-                labels: vec![Label { name: "label".into() }; labels],
+                labels: vec![Label::new("label"); labels],
                 weight: weight.then(|| "weight".into()),
                 dense: vec![schema().dense[0].clone(); dense],
                 dense_dtype: dtype,

@@ -167,7 +167,7 @@ impl Shape {
             }
         };
         Schema {
-            labels: vec![Label { name: "label".into() }],
+            labels: vec![Label::new("label")],
             weight: None,
             dense: (1..=self.dense).map(|column| Dense { name: format!("I{column}"), transform }).collect(),
             dense_dtype: DenseDtype::F16,

@@ -496,7 +496,7 @@ fn the_document_suffices_for_weights_missing_labels_and_single_precision() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("data");
     let mut schema = example_schema();
-    schema.labels.push(Label { name: "buy \"now\"".into() });
+    schema.labels.push(Label::new("buy \"now\""));
     schema.weight = Some("weight".into());
     schema.dense_dtype = DenseDtype::F32;
     let mut samples = Samples::new(&schema);
@@ -544,7 +544,7 @@ fn example_schema() -> Schema {
         shares: None,
     };
     Schema {
-        labels: vec![Label { name: "click".into() }],
+        labels: vec![Label::new("click")],
         weight: None,
         dense: vec![Dense { name: "price".into(), transform: DenseTransform::plain(DenseFunction::None) }],
         dense_dtype: DenseDtype::F16,

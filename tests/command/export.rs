@@ -328,7 +328,8 @@ given = json.load(open(sys.argv[2]))
 dense, bags = np.array(given['dense']), given['bags']
 logits = forward.logits(spec, of, dense, bags)
 most = forward.logits(spec, {name: np.abs(x) for name, x in of.items()}, np.abs(dense), bags)
-result = {'probabilities': forward.probabilities(logits).tolist(), 'most': most.tolist()}
+corrected = forward.probabilities(logits, forward.corrections(sys.argv[1]))
+result = {'probabilities': corrected.tolist(), 'most': most.tolist()}
 json.dump(result, open(sys.argv[3], 'w'))
 ";
 
@@ -379,7 +380,7 @@ fn the_documented_forward_pass_agrees_with_predict() {
     let eval = place.file("eval.csv", format!("{header}{}\n", rows[TRAIN..].join("\n")));
     let (schema, data) = (place.file("schema.toml", CSV_SCHEMA), place.word("data"));
     let args = ["convert", "csv", &log, "--schema", &schema, "--eval", &eval, "--out", &data];
-    run(args).with(SUCCESS);
+    run([&args[..], &["--negatives-kept", "rating=0.2"]].concat()).with(SUCCESS);
     let given = samples_as_json(Path::new(&data));
     place.file("given.json", given.to_string());
     let largest_bag = given["bags"].as_array().unwrap().iter().flat_map(|column| column.as_array().unwrap());

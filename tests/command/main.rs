@@ -7,6 +7,7 @@ mod arguments;
 mod bench;
 mod collections;
 mod conversion;
+mod downsampling;
 mod eval_sets;
 mod evaluate;
 mod export;

@@ -6,8 +6,9 @@ use std::time::Instant;
 use rankine_cuda::Buffer;
 use rankine_engine_gpu::{CudaEvaluation, ScoredBatch};
 use rankine_model::HeadSpec;
-use rankine_model::evaluation::{Evaluation, HeadMetrics, ScoreHistogram};
-use rankine_reader::Samples;
+use rankine_model::evaluation::{Evaluation, HeadMetrics, JudgedHead, ScoreHistogram};
+use rankine_reader::schema::{DenseDtype, Label};
+use rankine_reader::{Samples, Schema};
 
 use super::{Bench, Body, CASES, Outcome, Words, close};
 
@@ -61,6 +62,24 @@ fn heads(count: usize) -> Vec<HeadSpec> {
     (0..count).map(head).collect()
 }
 
+/// The heads with shares of negatives that are often below 1, in the training data and in the evaluated data.
+fn judged(heads: &[HeadSpec], words: &mut Words) -> Vec<JudgedHead> {
+    let [trained_on, evaluated_on] = [(); 2].map(|()| Schema {
+        labels: heads
+            .iter()
+            .map(|head| Label {
+                name: head.label.clone(),
+                negatives_kept: words.one_of(&[None, Some(0.1), Some(0.7)]),
+            })
+            .collect(),
+        weight: None,
+        dense: Vec::new(),
+        dense_dtype: DenseDtype::F32,
+        categorical: Vec::new(),
+    });
+    JudgedHead::of_heads(heads, &trained_on, &evaluated_on)
+}
+
 fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
     let heads = heads(1 + words.below(3) as usize);
     let batch_size = words.one_of(&[1, 700, 5000, 100_000]);
@@ -74,7 +93,8 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
     let on_gpu = CudaEvaluation::new(&bench.device, &heads, batch_size * batches, kind != AucWeights::None)?;
     // An earlier evaluation leaves no trace.
     for _ in 0..2 {
-        let mut on_cpu = Evaluation::new(&heads);
+        let judged = judged(&heads, words);
+        let mut on_cpu = Evaluation::new(&judged);
         on_gpu.begin(&bench.lane)?;
         for batch in 0..batches {
             let len =
@@ -109,7 +129,7 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
             bench.lane.synchronize()?;
             on_cpu.add(&Samples { len, labels, weights, ..Samples::default() }, &logits);
         }
-        let result = on_gpu.finish(&bench.lane)?;
+        let result = on_gpu.finish_judged(&bench.lane, &judged)?;
         for (found, expected) in result.heads.iter().zip(on_cpu.metrics()) {
             if found.scores != expected.scores {
                 return Err(different_scores(found, &expected).into());
@@ -134,6 +154,10 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
                 (found.label_rate, expected.label_rate),
                 entropies,
                 (found.calibration.unwrap_or(0.0), expected.calibration.unwrap_or(0.0)),
+                (
+                    found.calibration_uncorrected.unwrap_or(0.0),
+                    expected.calibration_uncorrected.unwrap_or(0.0),
+                ),
             ];
             let rounding = 1e-11f64.max(4.0 * f64::EPSILON * found.samples as f64);
             for (number, (found, expected)) in all.into_iter().enumerate() {
@@ -196,7 +220,7 @@ fn scores_at_and_beyond_the_ends_of_bins_are_in_the_hosts(bench: &Bench, words: 
         // SAFETY: the buffers have these lengths.
         unsafe { on_gpu.add(&bench.lane, scored) }?;
         let found = on_gpu.finish(&bench.lane)?.heads;
-        let mut on_cpu = Evaluation::new(&heads);
+        let mut on_cpu = Evaluation::new(&JudgedHead::of_heads_uncorrected(&heads));
         on_cpu.add(&Samples { len, labels: labels.clone(), weights, ..Samples::default() }, &logits);
         for (found, expected) in found.iter().zip(on_cpu.metrics()) {
             if found.scores != expected.scores || found.scores.is_none() {

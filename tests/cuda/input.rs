@@ -13,7 +13,7 @@ use rankine_engine_gpu::{
     BatchShape, CudaModel, EvaluationShape, Execution, Feed, FeedRanks, InputLanes, InputLayout, InputSlot,
     ModelSetup, StepParameters,
 };
-use rankine_model::evaluation::{Evaluation, HeadMetrics};
+use rankine_model::evaluation::{Evaluation, HeadMetrics, JudgedHead};
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
 use rankine_reader::block::{self, BlockId};
 use rankine_reader::dataset::{BlockCoding, BlockLocation, DatasetPart, Manifest, PackedShard};
@@ -72,7 +72,7 @@ impl Dataset {
             transform: DenseTransform::plain(DenseFunction::None),
         };
         let schema = Schema {
-            labels: (0..labels).map(|number| Label { name: format!("L{number}") }).collect(),
+            labels: (0..labels).map(|number| Label::new(format!("L{number}"))).collect(),
             weight: (words.below(2) == 0).then(|| "weight".into()),
             dense: (0..words.below(15)).map(dense).collect(),
             dense_dtype: words.one_of(&[DenseDtype::F16, DenseDtype::F32]),
@@ -365,7 +365,7 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
         return Err(format!("{options:?}: trainings differ; losses from step {step:?}").into());
     }
     let (samples, batch_size) = (part.samples as usize, fed.score_size());
-    let mut on_host = Evaluation::new(&fed.spec().heads);
+    let mut on_host = Evaluation::new(&JudgedHead::of_heads_uncorrected(&fed.spec().heads));
     let shape = EvaluationShape { samples, batch_size, weighted: part.schema.weight.is_some() };
     unpacked.begin_evaluation(shape)?;
     for batch in BatchStream::open(part.clone(), &one_epoch)? {

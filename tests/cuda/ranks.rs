@@ -13,7 +13,7 @@ use rankine_embedding::{
     TableSpec, Traffic, UpdateRule,
 };
 use rankine_engine_gpu::{CudaModel, EvaluationShape, Execution};
-use rankine_model::evaluation::{Evaluation, HeadMetrics};
+use rankine_model::evaluation::{Evaluation, HeadMetrics, JudgedHead};
 use rankine_model::{Interaction, ModelSpec, TrainingRules};
 use rankine_reader::Samples;
 use rankine_topology::{Rank, Topology};
@@ -249,7 +249,7 @@ fn evaluates_these_as_the_cpu_does(training: &Training, model: &mut CudaModel) -
     // Batches have several lengths here, as if each were a whole one.
     let room = batches.len() * size;
     for _ in 0..2 {
-        let mut on_host = Evaluation::new(&training.model.spec.heads);
+        let mut on_host = Evaluation::new(&JudgedHead::of_heads_uncorrected(&training.model.spec.heads));
         let weighted = !batches[0].weights.is_empty();
         model.begin_evaluation(EvaluationShape { samples: room, batch_size: size, weighted })?;
         for batch in &batches {

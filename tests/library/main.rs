@@ -6,6 +6,7 @@ mod support;
 
 mod average;
 mod buckets;
+mod downsampling;
 mod early_stopping;
 mod flips;
 mod lost_folder;

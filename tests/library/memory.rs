@@ -9,6 +9,7 @@ use rankine::job::Job;
 use rankine_backend::{ResidentPart, judge_on_cpu};
 use rankine_engine::training::translate;
 use rankine_engine_cpu::{CpuModel, step_bytes};
+use rankine_model::evaluation::JudgedHead;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part};
 
@@ -64,13 +65,15 @@ fn a_part_stays_resident_if_its_samples_fit() {
     let batches = BatchStream::open(eval(), &stream).unwrap();
     let bytes = batches.map(|batch| batch.unwrap().samples.bytes()).sum();
     let mut resident = ResidentPart::default();
+    let heads = JudgedHead::of_heads_uncorrected(&model.spec.heads);
     // The bytes read by an evaluation, and its result.
     let mut judge = |limit, part, stream: &StreamOptions| {
         let mut read = 0;
-        let heads = judge_on_cpu(&mut on_cpu, &mut resident, limit, part, stream, &mut |progress| {
-            read = progress.bytes_read;
-            Ok(())
-        });
+        let heads =
+            judge_on_cpu(&mut on_cpu, &mut resident, limit, (part, &heads), stream, &mut |progress| {
+                read = progress.bytes_read;
+                Ok(())
+            });
         (read > 0, heads.unwrap().unwrap()[0].clone())
     };
     let (read, expected) = judge(bytes - 1, eval(), &stream);

@@ -66,6 +66,8 @@ pub(crate) fn convert<'py>(
     }
     let samples = |samples: Bound<'py, PyAny>| Ok(samples.extract::<Given<NonZeroU32>>()?.0);
     common.block_samples = options.take("block_samples", samples)?;
+    let kept = |share: Bound<'py, PyAny>| text_of(&share)?.parse().map_err(data_error);
+    common.negatives_kept.extend(options.take("negatives_kept", kept)?);
     let threads = |threads: Bound<'py, PyAny>| thread_count(threads.extract::<Given<u32>>()?.0);
     common.threads = rankine::job::thread_count(options.take("threads", threads)?);
     common.dense_dtype = if format == "criteo-tsv" { DenseDtype::F16 } else { DenseDtype::F32 };

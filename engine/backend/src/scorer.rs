@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use rankine_base::StopCause;
 use rankine_engine_cpu::CpuModel;
-use rankine_model::evaluation::{Evaluation, HeadMetrics};
+use rankine_model::evaluation::{Evaluation, HeadMetrics, JudgedHead};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 
@@ -26,13 +26,15 @@ pub struct ScoringProgress<'a> {
 /// A model that can be evaluated.
 pub trait Scorer {
     /// Scores every sample that a stream over a part yields. Returns the metrics of each head, in the model's order,
-    /// or `None` if a score is not a number. `progress` is called after each batch, and may stop the evaluation.
+    /// or `None` if a score is not a number. `heads` are the model's. `progress` is called after each batch, and may
+    /// stop the evaluation.
     ///
     /// # Errors
     /// [`BackendError`]; [`BackendError::Stopped`] if `progress` returns a cause.
     fn judge(
         &mut self,
         part: DatasetPart,
+        heads: &[JudgedHead],
         options: &StreamOptions,
         progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
     ) -> Result<Option<Vec<HeadMetrics>>, BackendError>;
@@ -42,10 +44,11 @@ impl Scorer for CpuModel {
     fn judge(
         &mut self,
         part: DatasetPart,
+        heads: &[JudgedHead],
         options: &StreamOptions,
         progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
     ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
-        judge_on_cpu(self, &mut ResidentPart::default(), 0, part, options, progress)
+        judge_on_cpu(self, &mut ResidentPart::default(), 0, (part, heads), options, progress)
     }
 }
 
@@ -58,11 +61,11 @@ pub fn judge_on_cpu(
     model: &mut CpuModel,
     resident: &mut ResidentPart,
     mut resident_bytes: usize,
-    part: DatasetPart,
+    (part, heads): (DatasetPart, &[JudgedHead]),
     options: &StreamOptions,
     progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
 ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
-    let mut evaluation = Evaluation::new(&model.spec().heads);
+    let mut evaluation = Evaluation::new(heads);
     let mut logits = Vec::new();
     resident.keep_only(&part, options.batch_size);
     let stays = |batch: &Batch| {

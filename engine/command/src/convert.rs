@@ -11,8 +11,8 @@ use rankine_engine::source::{self, SourceError};
 use rankine_job::{Count, ThreadCount};
 use rankine_reader::convert::{
     self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode,
-    ExactReport, KnownColumns, OnBad, STANDARD_INPUT, SchemaFile, Split, UnknownCategories, VocabularyChoice,
-    convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
+    ExactReport, KnownColumns, NegativesKept, OnBad, STANDARD_INPUT, SchemaFile, Split, UnknownCategories,
+    VocabularyChoice, convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
 };
 use rankine_reader::schema::DenseDtype;
 use rankine_views::monitoring::{Command, Monitor};
@@ -259,6 +259,11 @@ struct CommonArgs {
     #[arg(long, value_name = "N")]
     block_samples: Option<NonZeroU32>,
 
+    /// Share of the negatives (label 0) that the files were left with, if they were downsampled, such as 0.1; of one
+    /// label with LABEL=SHARE; may be repeated. It replaces the share in the schema file or in --like; 1 means all
+    #[arg(long, value_name = "SHARE")]
+    negatives_kept: Vec<NegativesKept>,
+
     /// Number of CPU threads [default: all that this process may use]
     #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
     threads: Option<ThreadCount>,
@@ -289,6 +294,7 @@ impl CommonArgs {
             threads: rankine_job::thread_count(self.threads),
             dense_dtype,
             block_samples: self.block_samples,
+            negatives_kept: self.negatives_kept,
             stop: stop.clone(),
             ..ConvertOptions::new(inputs::expand(&self.files)?, self.out)
         })

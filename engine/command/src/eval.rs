@@ -87,6 +87,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "importance")]
     seed: u64,
 
+    /// Judge the model's own probabilities on the samples as they are, without the correction for downsampled negatives
+    /// (negatives_kept)
+    #[arg(long)]
+    no_correction: bool,
+
     /// Number of CPU threads [default: device.threads of the model's job]
     #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
     threads: Option<ThreadCount>,
@@ -142,6 +147,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
             raw: &files,
             bad_limit: (args.on_bad == "skip").then_some(args.bad_limit),
             part: args.part,
+            corrected: !args.no_correction,
             threads: args.threads,
             ..EvaluateOptions::default()
         },

@@ -7,6 +7,7 @@ use rankine_base::publish::refuse_inputs;
 use rankine_engine::run_paths;
 use rankine_engine::source::{Artifact, ModelSource, OpenModel};
 use rankine_export::{BagLayout, OnnxInputs, TrainedModel};
+use rankine_model::logit::Correction;
 
 use crate::{CommandError, Exit, output};
 
@@ -48,6 +49,10 @@ pub(crate) struct Args {
     /// With --format onnx or triton, what the numbers of dense columns are [default: mapped]
     #[arg(long, value_name = "KIND", value_enum)]
     numbers: Option<Numbers>,
+
+    /// With --format onnx or triton, leave out the correction for downsampled negatives (negatives_kept)
+    #[arg(long)]
+    no_correction: bool,
 
     /// The dataset that a checkpoint was trained on, if it is no longer in the folder that the job names
     #[arg(long, value_name = "DATASET")]
@@ -95,7 +100,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     };
     refuse_inputs(&args.out, model.inputs().iter().chain(&run))?;
     match other {
-        Some(format) => write(&model, &args.out, format)?,
+        Some(format) => write(&model, &args, format)?,
         None => model.export(&args.out)?,
     }
     report(&model, &args.out, args.json)
@@ -123,19 +128,28 @@ impl Args {
             Format::Triton | Format::Safetensors if self.bags.is_some() => refused("--bags", "--format onnx"),
             Format::Triton => Ok(Some(rankine_export::Format::Triton(numbers))),
             Format::Safetensors if self.numbers.is_some() => refused("--numbers", "--format onnx or triton"),
+            Format::Safetensors if self.no_correction => {
+                refused("--no-correction", "--format onnx or triton")
+            }
             Format::Safetensors => Ok(None),
         }
     }
 }
 
 /// Writes a model in the format of another system.
-fn write(model: &OpenModel, out: &Path, format: rankine_export::Format) -> Result<(), CommandError> {
+fn write(model: &OpenModel, args: &Args, format: rankine_export::Format) -> Result<(), CommandError> {
     let ids = model.ids()?;
     if let rankine_export::Format::Triton(_) = format {
         model.check_vocabularies()?;
     }
+    let (heads, schema) = (&model.spec().heads, &model.columns().schema);
+    let corrections = match args.no_correction {
+        true => vec![Correction::NONE; heads.len()],
+        false => Correction::of_heads(heads, schema),
+    };
     let written = model.with_contents(|weights, metadata| {
-        rankine_export::export(out, &TrainedModel { weights, metadata, ids: &ids }, format)
+        let trained = TrainedModel { weights, metadata, ids: &ids, corrections: &corrections };
+        rankine_export::export(&args.out, &trained, format)
     });
     Ok(written?)
 }

@@ -278,6 +278,11 @@ impl Display for Inspection<'_> {
             schema.categorical.len(),
             if schema.weight.is_some() { ", weights" } else { "" }
         )?;
+        let kept = schema.labels.iter().filter_map(|label| Some((&label.name, label.negatives_kept?)));
+        let kept: Vec<_> = kept.map(|(label, share)| format!("{share} of label {label}")).collect();
+        if !kept.is_empty() {
+            writeln!(f, "  negatives kept: {}\n", kept.join(", "))?;
+        }
         if !self.tables.is_empty() {
             self.fmt_tables(f)?;
         }

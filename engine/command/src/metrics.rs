@@ -38,7 +38,15 @@ impl fmt::Display for MetricsText<'_> {
 
 fn table(f: &mut fmt::Formatter<'_>, metrics: Option<&Metrics>, auc_achievable: Option<f64>) -> fmt::Result {
     let Some(metrics) = metrics else { return writeln!(f, "samples             0 have this label") };
-    let Metrics { samples, auc, log_loss, normalized_entropy, calibration, label_rate } = metrics;
+    let Metrics {
+        samples,
+        auc,
+        log_loss,
+        normalized_entropy,
+        calibration,
+        calibration_uncorrected,
+        label_rate,
+    } = metrics;
     let known = |value: &Option<f64>, digits| match value {
         Some(value) => format!("{value:.digits$}"),
         None => "undefined: all labels are equal".into(),
@@ -50,7 +58,11 @@ fn table(f: &mut fmt::Formatter<'_>, metrics: Option<&Metrics>, auc_achievable: 
     writeln!(f)?;
     writeln!(f, "log loss            {log_loss:.5}")?;
     writeln!(f, "normalized entropy  {}", known(normalized_entropy, 5))?;
-    writeln!(f, "calibration         {}", known(calibration, 4))?;
+    write!(f, "calibration         {}", known(calibration, 4))?;
+    if let Some(uncorrected) = calibration_uncorrected {
+        write!(f, "   (uncorrected: {uncorrected:.4})")?;
+    }
+    writeln!(f)?;
     writeln!(f, "label rate          {label_rate:.5}")?;
     writeln!(f, "samples             {samples}")
 }
@@ -65,6 +77,7 @@ mod tests {
         log_loss: 0.456_789,
         normalized_entropy: Some(0.876_543_2),
         calibration: Some(1.023_456),
+        calibration_uncorrected: None,
         label_rate: 0.256_789,
     };
 
@@ -75,6 +88,13 @@ mod tests {
         let rest = "log loss            0.45679\nnormalized entropy  0.87654\ncalibration         1.0235\n\
                     label rate          0.25679\nsamples             1234\n";
         assert_eq!(text(None), format!("AUC                 0.71235\n{rest}"));
+        let corrected = Metrics { calibration_uncorrected: Some(7.654_321), ..METRICS };
+        let corrected = EvalMetrics { first: Some(corrected), ..EvalMetrics::default() };
+        let corrected = MetricsText { metrics: &corrected, auc_achievable: None }.to_string();
+        assert!(
+            corrected.contains("\ncalibration         1.0235   (uncorrected: 7.6543)\nlabel rate"),
+            "{corrected}"
+        );
         assert_eq!(text(Some(0.75)), format!("AUC                 0.71235   (achievable: 0.75000)\n{rest}"));
     }
 

@@ -83,6 +83,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", default_value_t = OnUnknown::default())]
     unknown: OnUnknown,
 
+    /// Write the model's own probabilities, without the correction for downsampled negatives (negatives_kept)
+    #[arg(long)]
+    no_correction: bool,
+
     /// Number of CPU threads [default: device.threads of the model's job]
     #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
     threads: Option<ThreadCount>,
@@ -130,8 +134,13 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         training::check_scoring_memory(job, opened.spec()).map_err(TrainError::from)?;
         let model = opened.load()?;
         let ids = opened.ids()?;
-        let options =
-            PredictionOptions { on_unknown: args.unknown, ids, keep: &args.keep_columns, force: args.force };
+        let options = PredictionOptions {
+            on_unknown: args.unknown,
+            ids,
+            keep: &args.keep_columns,
+            force: args.force,
+            uncorrected: args.no_correction,
+        };
         let mut predictions = Predictions::create(model, schema, options, &args.out)?;
         let source = Source { files: &files, job, model: &opened };
         predict(&args, source, &mut predictions, Bars::new(quiet, monitor.as_ref()))?;

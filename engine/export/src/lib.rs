@@ -11,6 +11,7 @@ mod triton;
 use std::path::Path;
 
 use rankine_base::publish::PartialDir;
+use rankine_model::logit::Correction;
 use rankine_reader::IdRules;
 use rankine_saved::{ModelMetadata, SavedModelError, Weights};
 
@@ -25,6 +26,8 @@ pub struct TrainedModel<'a> {
     pub metadata: &'a ModelMetadata<'a>,
     /// What happens to ids out of range.
     pub ids: &'a IdRules,
+    /// What the logits of each head are corrected by, in the model's order.
+    pub corrections: &'a [Correction],
 }
 
 /// A format to export to.

@@ -248,7 +248,7 @@ mod tests {
 
     /// Two dense columns, two labels, and columns with rows 10, 20, 10 (hashed), 10 (a vocabulary).
     fn schema() -> Schema {
-        let label = |name: &str| Label { name: name.into() };
+        let label = |name: &str| Label::new(name);
         let dense =
             |name: &str| Dense { name: name.into(), transform: DenseTransform::plain(DenseFunction::None) };
         let mut categorical: Vec<_> = [("ad", 10), ("user", 20), ("shown", 10), ("city", 10)]

@@ -46,6 +46,9 @@ const WEIGHTS_NAME: &str = "model.safetensors";
 pub const MANIFEST_NAME: &str = "model.json";
 const KIND: &str = "rankine model";
 const FORMAT: u32 = 3;
+/// Like [`FORMAT`], with labels that state the share of negatives that were kept: a reader that does not know it must
+/// refuse them.
+const FORMAT_DOWNSAMPLED: u32 = 4;
 /// Like [`FORMAT`], without the job.
 const FORMAT_WITHOUT_JOB: u32 = 2;
 /// A thread reads and writes about this many bytes of rows at a time.
@@ -268,7 +271,8 @@ pub fn save_into(
         weights: write_weights(partial.path(), model)?,
         vocabularies,
     };
-    write_file(partial.path(), MANIFEST_NAME, sealed::to_json(KIND, FORMAT, &saved).as_bytes())?;
+    let format = if saved.schema.is_downsampled() { FORMAT_DOWNSAMPLED } else { FORMAT };
+    write_file(partial.path(), MANIFEST_NAME, sealed::to_json(KIND, format, &saved).as_bytes())?;
     Ok(partial.publish()?)
 }
 
@@ -334,8 +338,8 @@ impl SavedModel {
         };
         let damaged = |what| SavedModelError::Damaged { path: path.clone(), what };
         let saved = match sealed::from_json(KIND, FORMAT, &text) {
-            Err(SealedError::Format { found: FORMAT_WITHOUT_JOB, .. }) => {
-                sealed::from_json(KIND, FORMAT_WITHOUT_JOB, &text)
+            Err(SealedError::Format { found: found @ (FORMAT_WITHOUT_JOB | FORMAT_DOWNSAMPLED), .. }) => {
+                sealed::from_json(KIND, found, &text)
             }
             saved => saved,
         };

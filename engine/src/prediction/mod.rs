@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 use rankine_base::InvalidValue;
 use rankine_engine_cpu::CpuModel;
-use rankine_model::logit::sigmoid;
+use rankine_model::logit::Correction;
 use rankine_reader::convert::{KeptTexts, UnknownCategories};
 use rankine_reader::schema::VocabularyKind;
 use rankine_reader::stream::{BatchStream, StreamOptions};
@@ -74,6 +74,8 @@ impl FromStr for OnUnknown {
 #[derive(Debug)]
 pub struct Predictions<'a> {
     model: CpuModel,
+    /// One per head.
+    corrections: Vec<Correction>,
     schema: &'a Schema,
     on_unknown: OnUnknown,
     /// What to do with ids of raw records that are not rows of their tables.
@@ -97,6 +99,8 @@ pub struct PredictionOptions<'a> {
     pub keep: &'a [String],
     /// Whether the output replaces any file, not only earlier predictions.
     pub force: bool,
+    /// Whether probabilities are the model's own even if its training data kept only a share of the negatives.
+    pub uncorrected: bool,
 }
 
 /// Counts of rows, by what was done with them.
@@ -135,12 +139,17 @@ impl<'a> Predictions<'a> {
         options: PredictionOptions<'a>,
         out: &Path,
     ) -> Result<Self, PredictError> {
-        let PredictionOptions { on_unknown, ids, keep, force } = options;
-        let labels = model.spec().heads.iter().map(|head| head.label.as_str());
+        let PredictionOptions { on_unknown, ids, keep, force, uncorrected } = options;
+        let heads = &model.spec().heads;
+        let corrections = match uncorrected {
+            true => vec![Correction::NONE; heads.len()],
+            false => Correction::of_heads(heads, schema),
+        };
+        let labels = heads.iter().map(|head| head.label.as_str());
         let file = PredictionFile::create(out, force, keep, labels)?;
         let unknown = exact_columns(schema).map(|(_, name)| (name.to_owned(), UnknownCategories::default()));
         let counts = PredictionCounts { unknown: unknown.collect(), ..PredictionCounts::default() };
-        Ok(Self { model, schema, on_unknown, ids, keep, file, counts, logits: Vec::new() })
+        Ok(Self { model, corrections, schema, on_unknown, ids, keep, file, counts, logits: Vec::new() })
     }
 
     /// Scores samples, whose rows have the numbers `rows`, without texts of raw columns.
@@ -176,8 +185,8 @@ impl<'a> Predictions<'a> {
             if logits.iter().any(|logit| logit.is_nan()) {
                 return Err(PredictError::NotFinite { row });
             }
-            // In double precision, so that different logits stay different, as evaluations see them.
-            let probabilities = logits.iter().map(|&logit| sigmoid(f64::from(logit)));
+            let corrected = logits.iter().zip(&self.corrections);
+            let probabilities = corrected.map(|(&logit, correction)| correction.probability(logit));
             self.file.write(row, kept.row(sample), probabilities)?;
             self.counts.predicted += 1;
         }

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 #[cfg(feature = "arrow")]
 use arrow_array::RecordBatch;
-use rankine_model::logit::sigmoid;
+use rankine_model::logit::Correction;
 use rankine_reader::convert::{RawLabels, RawRows};
 use rankine_reader::{IdRules, Samples, Schema};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -58,6 +58,8 @@ pub struct Ranker {
 #[derive(Debug)]
 struct LoadedModel {
     weights: ScoringModel,
+    /// One per head.
+    corrections: Vec<Correction>,
     schema: Schema,
     /// What to do with ids that are not rows of their tables, by the job.
     ids: IdRules,
@@ -230,7 +232,8 @@ impl LoadedModel {
         let source = format.map(|format| Ok::<_, SourceError>((format, opened.encoder()?))).transpose()?;
         let raw = RawEncoder::new(source, &schema, RawLabels::Ignored);
         let weights = ScoringModel::new(opened.load()?);
-        Ok(Self { weights, schema, ids, raw, steps: opened.steps(), buffers: Mutex::default() })
+        let corrections = Correction::of_heads(&weights.spec().heads, &schema);
+        Ok(Self { weights, corrections, schema, ids, raw, steps: opened.steps(), buffers: Mutex::default() })
     }
 
     /// Returns the names of labels, dense columns and the categorical columns of rows.
@@ -314,8 +317,11 @@ impl LoadedModel {
         if let Some(at) = logits.iter().position(|logit| logit.is_nan()) {
             return Err(ScoreError::NotANumber { row: at / heads });
         }
-        let probabilities = logits.iter().map(|&logit| sigmoid(f64::from(logit)));
-        scores.iter_mut().zip(probabilities).for_each(|(score, probability)| *score = probability);
+        for (scores, logits) in scores.chunks_exact_mut(heads).zip(logits.chunks_exact(heads)) {
+            for ((score, &logit), correction) in scores.iter_mut().zip(logits).zip(&self.corrections) {
+                *score = correction.probability(logit);
+            }
+        }
         Ok(())
     }
 }

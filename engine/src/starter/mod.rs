@@ -469,7 +469,7 @@ mod tests {
     use rankine_job::DataSource;
 
     pub(super) fn schema(dense: usize, columns: usize) -> Schema {
-        let label = |name: &str| Label { name: name.into() };
+        let label = |name: &str| Label::new(name);
         let number = |number: usize| Dense {
             name: format!("I{number}"),
             transform: DenseTransform::plain(DenseFunction::None),

@@ -2,7 +2,7 @@
 
 use rankine_backend::{Scorer, ScoringProgress};
 use rankine_base::Stop;
-use rankine_model::evaluation::HeadMetrics;
+use rankine_model::evaluation::{HeadMetrics, JudgedHead};
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part};
@@ -21,14 +21,15 @@ pub struct EvaluationOptions {
 }
 
 /// Scores every sample of a part and computes the metrics of each head, in the model's order, and the counts of ids
-/// outside their tables. Takes 16 bytes per sample and head, and 4 more if samples have weights. Checks `stop` after
-/// each batch.
+/// outside their tables. `heads` are the model's. Takes 16 bytes per sample and head, and 4 more if samples have
+/// weights. Checks `stop` after each batch.
 ///
 /// # Errors
 /// [`TrainError::Data`], [`TrainError::Gpu`]; [`TrainError::NotFinite`] if a prediction is not a number;
 /// [`TrainError::EvaluationStopped`].
 pub fn evaluate(
     model: &mut (impl Scorer + ?Sized),
+    heads: &[JudgedHead],
     dataset: &Dataset,
     part: Part,
     options: &EvaluationOptions,
@@ -37,7 +38,7 @@ pub fn evaluate(
 ) -> Result<(Vec<HeadMetrics>, IdCounts), TrainError> {
     let (total, mut ids) = (dataset.samples(part), IdCounts::new());
     let stream = StreamOptions { io: options.io, ..StreamOptions::one_epoch(options.batch_size) };
-    let heads = model.judge(dataset.part(part)?, &stream, &mut |progress| {
+    let heads = model.judge(dataset.part(part)?, heads, &stream, &mut |progress| {
         let ScoringProgress { samples, bytes_read, out_of_range } = progress;
         ids::add(&mut ids, dataset.schema(), out_of_range);
         observer.observe(Event::Evaluating { samples, total, bytes_read });

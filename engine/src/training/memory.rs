@@ -133,7 +133,7 @@ mod tests {
             shares: None,
         };
         Schema {
-            labels: vec![Label { name: "click".into() }],
+            labels: vec![Label::new("click")],
             weight: None,
             dense: vec![Dense { name: "age".into(), transform }],
             dense_dtype: DenseDtype::F32,

@@ -26,7 +26,7 @@ fn one_column(rows: u64, hotness: Hotness) -> Schema {
         shares: None,
     };
     Schema {
-        labels: vec![Label { name: "label".into() }],
+        labels: vec![Label::new("label")],
         weight: None,
         dense: Vec::new(),
         dense_dtype: DenseDtype::F16,

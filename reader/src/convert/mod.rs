@@ -35,8 +35,8 @@ pub use draft::{DraftOptions, SchemaDraft, draft_schema};
 pub use formats::hugectr::convert_hugectr_raw;
 pub use known::{ColumnsDifference, KnownColumns, TableGrowth, convert_like};
 pub use plan::options::{
-    BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, TABLE_ROWS_MAX,
-    VocabularyChoice,
+    BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, NegativesKept, OnBad,
+    TABLE_ROWS_MAX, VocabularyChoice,
 };
 pub use plan::schema_file::{SCHEMA, SchemaFile};
 pub use predict::{RawChunk, RawReader, STANDARD_INPUT};
@@ -264,6 +264,7 @@ fn convert<S: RowSource>(
     progress: &dyn Progress,
 ) -> Result<ConversionReport> {
     refuse_inputs(&options.out, options.files.iter().chain(&options.eval))?;
+    let labels = options.labels(&plan.draft.labels)?;
     let dir = PartialDir::create(&options.out)?;
     let pass = source.if_unchanged(Pass::new(options, source, &plan.draft, progress))?;
     let (old, vocabularies, earlier) = match inherited {
@@ -274,7 +275,7 @@ fn convert<S: RowSource>(
     };
     let counted = counted_by(&vocabularies, old.is_some(), earlier.as_deref());
     let mut statistics = source.if_unchanged(learn::learn(&pass, plan, vocabularies, dir.path()))?;
-    let mut schema = plan.schema(&statistics)?;
+    let mut schema = Schema { labels, ..plan.schema(&statistics)? };
     if let Some((_, old)) = &old {
         // Equal schemas, if the rows allow it.
         schema.keep_larger_bags(old);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rankine_base::error::{Error, IoContext, Malformed, Result};
 use rankine_base::files::check_regular;
-use rankine_base::sealed::{self, Checksum};
+use rankine_base::sealed::{self, Checksum, SealedError};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -35,6 +35,9 @@ pub const MANIFEST_NAME: &str = "dataset.json";
 const KIND: &str = "rankine dataset";
 /// The format version of the whole dataset.
 pub const FORMAT: u32 = 2;
+/// The same with labels that state [`crate::schema::Label::negatives_kept`]: a reader that does not know it must refuse
+/// them.
+pub const FORMAT_DOWNSAMPLED: u32 = 3;
 /// The index of a part's blocks, in the part's folder.
 pub const INDEX_NAME: &str = "index.bin";
 /// Bytes of one index entry.
@@ -113,11 +116,18 @@ impl Manifest {
 
     /// Returns the text of `dataset.json`.
     pub(crate) fn to_json(&self) -> String {
-        sealed::to_json(KIND, FORMAT, self)
+        let format = if self.schema.is_downsampled() { FORMAT_DOWNSAMPLED } else { FORMAT };
+        sealed::to_json(KIND, format, self)
     }
 
     fn from_json(text: &[u8]) -> Result<Self, Malformed> {
-        let manifest: Self = sealed::from_json(KIND, FORMAT, text)?;
+        let manifest = match sealed::from_json(KIND, FORMAT, text) {
+            Err(SealedError::Format { found: FORMAT_DOWNSAMPLED, .. }) => {
+                sealed::from_json(KIND, FORMAT_DOWNSAMPLED, text)
+            }
+            read => read,
+        };
+        let manifest: Self = manifest?;
         manifest.schema.validate().map_err(|error| error.to_string())?;
         if !manifest.schema.bucket_columns().is_empty() {
             return Err("it lists a column of buckets, which datasets do not store".into());

@@ -88,6 +88,25 @@ pub fn generate(
     Ok(manifest)
 }
 
+/// Generates samples of a part without writing them, and returns them with the teacher's logit of each. No model can be
+/// expected to have a lower log loss than these logits.
+///
+/// # Errors
+/// [`Error::Columns`] for an impossible spec.
+#[doc(hidden)]
+pub fn samples_with_logits(
+    spec: &GenerateSpec,
+    part: Part,
+    range: std::ops::Range<u64>,
+) -> Result<(Samples, Vec<f64>)> {
+    let schema = spec.shape.schema(spec.rows_cap);
+    schema.validate()?;
+    let mut logits = Vec::new();
+    let samples =
+        Generator::new(spec, schema, &Stop::default()).samples(part, range, |logit, _| logits.push(logit))?;
+    Ok((samples, logits))
+}
+
 /// Generates samples one by one.
 struct Generator {
     seed: u64,

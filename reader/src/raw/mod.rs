@@ -126,8 +126,8 @@ impl RawFormat {
     pub fn schema(&self, dense_dtype: DenseDtype) -> Schema {
         let function = self.dense.function();
         let labels = match self.labels {
-            1 => vec![Label { name: "label".into() }],
-            count => (1..=count).map(|label| Label { name: format!("label{label}") }).collect(),
+            1 => vec![Label::new("label")],
+            count => (1..=count).map(|label| Label::new(format!("label{label}"))).collect(),
         };
         let mut schema = self.shape.schema(self.rows_cap);
         for column in &mut schema.dense {

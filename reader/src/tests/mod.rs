@@ -51,7 +51,7 @@ pub(crate) fn any_schema() -> impl Strategy<Value = Schema> {
     let columns = prop::collection::vec(column, 0..4);
     (1..3usize, any::<bool>(), 0..4usize, any::<bool>(), columns).prop_map(
         |(labels, weight, dense, half, columns)| Schema {
-            labels: (0..labels).map(|i| Label { name: format!("label{i}") }).collect(),
+            labels: (0..labels).map(|i| Label::new(format!("label{i}"))).collect(),
             weight: weight.then(|| "weight".into()),
             dense: (0..dense)
                 .map(|i| Dense {
@@ -145,7 +145,7 @@ pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
     let dense =
         |name: &str| Dense { name: name.into(), transform: DenseTransform::plain(DenseFunction::None) };
     let schema = Schema {
-        labels: vec![Label { name: "click".into() }, Label { name: "buy".into() }],
+        labels: vec![Label::new("click"), Label::new("buy")],
         weight: Some("weight".into()),
         dense: vec![dense("number"), dense("other")],
         dense_dtype: DenseDtype::F32,

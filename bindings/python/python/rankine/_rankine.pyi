@@ -285,6 +285,7 @@ def convert(
     dense_dtype: Literal["f16", "f32"] = "f32",
     memory: int | None = None,
     block_samples: int | None = None,
+    negatives_kept: float | str | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]:
     """Converts click logs to a dataset in the folder ``out``, which must not exist.
@@ -320,6 +321,7 @@ def convert(
     dense_dtype: Literal["f16", "f32"] = "f32",
     memory: int | None = None,
     block_samples: int | None = None,
+    negatives_kept: float | str | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...
 @overload
@@ -336,6 +338,7 @@ def convert(
     bad_limit: str | int = "1%",
     memory: int | None = None,
     block_samples: int | None = None,
+    negatives_kept: float | str | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...
 @overload
@@ -355,6 +358,7 @@ def convert(
     columns: Mapping[str, str] = ...,
     memory: int | None = None,
     block_samples: int | None = None,
+    negatives_kept: float | str | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...
 @overload
@@ -371,6 +375,7 @@ def convert(
     bad_limit: str | int = "1%",
     memory: int | None = None,
     block_samples: int | None = None,
+    negatives_kept: float | str | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...
 @overload
@@ -390,5 +395,6 @@ def convert(
     ids: Literal["per-table", "global-offset"] = "per-table",
     dense_dtype: Literal["f16", "f32"] = "f32",
     block_samples: int | None = None,
+    negatives_kept: float | str | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...

@@ -314,6 +314,7 @@ mod tests {
             log_loss: 0.5,
             normalized_entropy: None,
             calibration: None,
+            calibration_uncorrected: None,
             label_rate: 0.25,
         };
         let bench = EvalBench {

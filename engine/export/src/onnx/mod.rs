@@ -12,6 +12,7 @@ use std::path::Path;
 
 use prost::Message;
 use rankine_base::Error;
+use rankine_model::logit::Correction;
 use rankine_reader::write::write_file;
 use rankine_saved::{SavedModelError, Tensor, write_tensors};
 use serde_json::json;
@@ -79,6 +80,7 @@ fn describe(model: &TrainedModel<'_>, inputs: OnnxInputs) -> Result<ModelProto, 
     let dense = inputs::dense(&mut graph, schema, inputs.numbers)?;
     let bags = inputs::bags(&mut graph, (schema, model.ids), (dense.as_deref(), inputs.bags))?;
     let logits = Network::new(&mut graph, spec, &tensors).logits(dense.as_deref(), &bags);
+    let logits = corrected(&mut graph, logits, model.corrections);
     let probabilities = probabilities(&mut graph, &logits);
     let dims = [Dim::rows(), Dim::Fixed(spec.heads.len())];
     graph.output(&logits, ("logit", "The logit of each head"), &dims)?;
@@ -99,6 +101,17 @@ fn describe(model: &TrainedModel<'_>, inputs: OnnxInputs) -> Result<ModelProto, 
             entry("rankine.steps", model.metadata.steps.to_string()),
         ],
     })
+}
+
+/// Adds what negatives that were left out change in the logits, if any were: `[N, heads]`, as `logits`.
+fn corrected(graph: &mut Graph, logits: String, corrections: &[Correction]) -> String {
+    if corrections.iter().all(|&correction| correction == Correction::NONE) {
+        return logits;
+    }
+    graph.enter("correction");
+    let offsets: Vec<_> = corrections.iter().map(|correction| correction.offset() as f32).collect();
+    let offsets = graph.numbers(&[offsets.len()], &offsets);
+    graph.node("Add", &[&logits, &offsets], &[])
 }
 
 /// `1 / (1 + e^-z)`. Runtimes approximate the operator Sigmoid, and ONNX Runtime's approximation of small probabilities

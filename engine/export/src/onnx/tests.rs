@@ -44,7 +44,7 @@ fn schema() -> Schema {
     };
     let buckets = VocabularyKind::Buckets { of: "price".into(), boundaries: vec![-1.0, 2.5] };
     Schema {
-        labels: vec![Label { name: "click".into() }, Label { name: "buy".into() }],
+        labels: vec![Label::new("click"), Label::new("buy")],
         weight: None,
         dense: vec![
             dense("age", DenseFunction::SignedLog1p, 1.5, 0.5),
@@ -109,8 +109,9 @@ fn described(
     inputs: OnnxInputs,
 ) -> Result<ModelProto, Error> {
     let ids = IdRules::new(schema, rules).unwrap();
+    let corrections = &Correction::of_heads(&spec.heads, schema);
     with_metadata(schema, |metadata| {
-        describe(&TrainedModel { weights: &Unread(spec), metadata, ids: &ids }, inputs)
+        describe(&TrainedModel { weights: &Unread(spec), metadata, ids: &ids, corrections }, inputs)
     })
 }
 
@@ -182,6 +183,29 @@ fn assert_nodes(model: &ModelProto, begin: &str, expected: &Expect) {
 
 const FAIL: [OutOfRange; 4] = [OutOfRange::Fail; 4];
 
+/// ln 0.1 in single precision is -2.3025851. A head whose negatives were all kept gets 0.
+#[test]
+fn corrections_are_added_before_the_probability() {
+    let mut schema = schema();
+    schema.labels[1].negatives_kept = Some(0.1);
+    let spec = || spec(Interaction::Concat, false);
+    let model = described(spec(), &schema, &FAIL, OnnxInputs::default()).unwrap();
+    let parts = ["/top.1/", "/correction/", "/probability/"];
+    let expected = expect![[r#"
+        /top.1/Gemm = Gemm(/top.0/Relu, top.1.weight, top.1.bias) transB=1
+        logit = Add(/top.1/Gemm, [2][0.0, -2.3025851])
+        /probability/Neg = Neg(logit)
+        /probability/Exp = Exp(/probability/Neg)
+        /probability/Add = Add(/probability/Exp, 1.0)
+        probability = Reciprocal(/probability/Add)
+    "#]];
+    expected.assert_eq(&parts.map(|part| nodes(&model, part)).concat());
+    // Without a share the graph is what it was.
+    schema.labels[1].negatives_kept = None;
+    let plain = described(spec(), &schema, &FAIL, OnnxInputs::default()).unwrap();
+    assert_eq!(nodes(&plain, "/correction/"), "");
+}
+
 /// Every value is computed before it is used, and once; every weight is used.
 #[test]
 fn every_kind_is_a_graph_without_gaps() {
@@ -230,7 +254,8 @@ fn weights_are_at_pages_and_have_the_bytes_of_the_model() {
     let ids = IdRules::default();
     let exported = || {
         with_metadata(&schema, |metadata| {
-            let exported = TrainedModel { weights: &model, metadata, ids: &ids };
+            let corrections = &[Correction::NONE; 2];
+            let exported = TrainedModel { weights: &model, metadata, ids: &ids, corrections };
             export(&dir, &exported, Format::Onnx(OnnxInputs::default()))
         })
     };

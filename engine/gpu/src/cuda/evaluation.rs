@@ -18,13 +18,15 @@ use rankine_model::HeadSpec;
 use rankine_model::evaluation::auc::{Pairs, WEIGHT_CLASSES, weight_scales};
 use rankine_model::evaluation::histogram::BinCounts;
 use rankine_model::evaluation::metrics::Sums;
-use rankine_model::evaluation::{HeadMetrics, ScoreHistogram};
+use rankine_model::evaluation::{HeadMetrics, JudgedHead, ScoreHistogram};
 use rankine_topology::{LocalRank, Node, Rank};
 
 use super::context::{RankContext, RankLinks};
 
 /// The limit of samples: their number fits in 31 bits, so twice the number of pairs fits in 62.
 const SAMPLES_MAX: u64 = 1 << 31;
+/// Keys that are read to the host at a time: 8 MiB.
+const KEYS_READ: usize = 1 << 20;
 /// Blocks that sum over a batch.
 const BLOCKS: usize = 256;
 const _: () = assert!(WEIGHT_CLASSES == WeightsCount::CLASSES);
@@ -246,7 +248,7 @@ impl CudaEvaluation {
     }
 
     /// Returns the metrics over the batches since [`CudaEvaluation::begin`], after the lane has finished all work
-    /// enqueued before.
+    /// enqueued before. Predictions are not corrected.
     ///
     /// # Panics
     /// If there were more samples than the buffers hold.
@@ -254,30 +256,79 @@ impl CudaEvaluation {
     /// # Errors
     /// If an operation of the GPU failed.
     pub fn finish(&self, lane: &Lane) -> Result<EvaluationResult> {
-        self.finish_with(lane, None)
+        self.finish_judged(lane, &JudgedHead::of_heads_uncorrected(&self.heads))
+    }
+
+    /// The same for heads whose predictions may be corrected; they are the heads of this evaluation.
+    ///
+    /// # Panics
+    /// If there were more samples than the buffers hold.
+    ///
+    /// # Errors
+    /// If an operation of the GPU failed.
+    pub fn finish_judged(&self, lane: &Lane, heads: &[JudgedHead]) -> Result<EvaluationResult> {
+        self.finish_with(lane, None, heads)
     }
 
     /// The same with several ranks, all of which call it. All get the sums, but only the first rank gets the AUCs
     /// and the histograms of scores.
-    pub(super) fn finish_with(&self, lane: &Lane, links: Option<&RankLinks>) -> Result<EvaluationResult> {
+    pub(super) fn finish_with(
+        &self,
+        lane: &Lane,
+        links: Option<&RankLinks>,
+        judged_heads: &[JudgedHead],
+    ) -> Result<EvaluationResult> {
         let mut judged = self.judged.read(lane)?[0];
         assert!(judged <= self.capacity as u64, "{judged} samples, but the buffers hold {}", self.capacity);
         let mut sums = self.sums.read(lane)?;
+        // Behind the sums of the model's own predictions, the sums of corrected ones.
+        for (number, head) in judged_heads.iter().enumerate().filter(|(_, head)| head.is_corrected()) {
+            sums.push(self.corrected_sums(lane, number, head, judged as usize)?);
+        }
         if let (Some(links), Keys::Shared(keys)) = (links, &self.keys) {
             judged = self.gather(lane, links, keys, judged, &mut sums)?;
         }
+        let mut corrected = sums.split_off(self.heads.len()).into_iter().peekable();
         let nan_logits = sums.iter().map(|sums| sums.not_numbers).sum();
         let mut heads = Vec::new();
-        for (number, (head, sums)) in self.heads.iter().zip(sums).enumerate() {
+        for (number, (head, sums)) in judged_heads.iter().zip(sums).enumerate() {
             let is_first = links.is_none_or(|links| links.cluster.rank() == Rank(0));
             let ranked = if judged > 0 && is_first { self.rank(lane, number, judged as u32)? } else { None };
             let auc = ranked.as_ref().and_then(|ranked| ranked.pairs.auc());
             let scores = ranked.and_then(|ranked| ScoreHistogram::of_counts(&ranked.bins, ranked.scales));
-            let JudgeSums { weights, losses, predictions, positives, samples, .. } = sums;
-            let sums = Sums { samples, weights, losses, predictions, positives };
-            heads.push(HeadMetrics::new(head.label.clone(), sums.metrics(auc), scores));
+            let samples = sums.samples;
+            let of = |sums: JudgeSums| {
+                let JudgeSums { weights, losses, predictions, positives, .. } = sums;
+                Sums { samples, weights, losses, predictions, positives }
+            };
+            let metrics = match corrected.next_if(|_| head.is_corrected()) {
+                Some(corrected) => of(corrected).corrected(&of(sums), auc),
+                None => of(sums).metrics(auc),
+            };
+            heads.push(HeadMetrics::of(head, metrics, scores));
         }
         Ok(EvaluationResult { heads, nan_logits })
+    }
+
+    /// Returns the sums of a head's corrected predictions on this rank's own samples, in their order, except the number
+    /// of samples. The host adds them up from the keys before these are sorted: 8 bytes per sample cross PCIe, only
+    /// for heads with a correction.
+    fn corrected_sums(
+        &self,
+        lane: &Lane,
+        number: usize,
+        head: &JudgedHead,
+        count: usize,
+    ) -> Result<JudgeSums> {
+        let mut sums = Sums::default();
+        let mut keys = vec![0; count.min(KEYS_READ)];
+        for first in (0..count).step_by(KEYS_READ) {
+            let keys = &mut keys[..KEYS_READ.min(count - first)];
+            self.keys.read_into(lane, number * self.capacity + first, keys)?;
+            sums.add_keys(head, keys, self.sizes.weighted);
+        }
+        let Sums { weights, losses, predictions, positives, .. } = sums;
+        Ok(JudgeSums { weights, losses, predictions, positives, ..JudgeSums::default() })
     }
 
     /// Brings the keys of all ranks to the first one, in the order of ranks, and adds up their sums. Returns the

@@ -10,6 +10,7 @@ use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
 use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::{LookUpCounts, RoutedBatch};
 use rankine_embedding::rows::RowsMut;
+use rankine_model::evaluation::JudgedHead;
 use rankine_model::guard::{FoundOn, NonFinite, SkipReason, StepOutcome};
 use rankine_model::overlap::Overlap;
 use rankine_topology::{Rank, Topology};
@@ -414,10 +415,10 @@ impl<T: Element> RankModel for GpuRank<T> {
         self.score(batch, true)
     }
 
-    fn finish_evaluation(&mut self) -> Result<EvaluationResult> {
+    fn finish_evaluation(&mut self, heads: &[JudgedHead]) -> Result<EvaluationResult> {
         self.finish()?;
         let evaluation = self.evaluation.as_ref().expect("an evaluation was begun");
-        Ok(evaluation.finish_with(&self.main, self.context.links.as_ref())?)
+        Ok(evaluation.finish_with(&self.main, self.context.links.as_ref(), heads)?)
     }
 
     fn overflow_steps(&self) -> Result<Option<u64>> {

@@ -9,6 +9,7 @@ use rankine_cuda::{Budget, Moment};
 use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::rows::RowsMut;
+use rankine_model::evaluation::JudgedHead;
 use rankine_model::guard::StepOutcome;
 use rankine_topology::{Rank, Topology};
 
@@ -41,7 +42,7 @@ pub(super) trait RankModel: Debug + Send {
 
     /// Returns the result of an evaluation; with several ranks, only the first one gets AUCs and
     /// histograms of scores.
-    fn finish_evaluation(&mut self) -> Result<EvaluationResult>;
+    fn finish_evaluation(&mut self, heads: &[JudgedHead]) -> Result<EvaluationResult>;
 
     /// Returns the number of steps skipped so far, if the precision can skip steps.
     fn overflow_steps(&self) -> Result<Option<u64>>;

@@ -104,6 +104,11 @@ fn ascending_bits(score: f32) -> u32 {
     if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
 }
 
+/// Returns the score that became these bits, of which -0 is 0.
+pub(super) fn score_of_bits(ascending: u32) -> f32 {
+    f32::from_bits(if ascending >> 31 == 1 { ascending & !(1 << 31) } else { !ascending })
+}
+
 /// A weight in 31 bits. -0 is 0, and a negative number becomes NaN, which [`weight_scales`] refuses.
 fn weight_bits(weight: f32) -> u32 {
     if weight >= 0.0 { weight.to_bits() & !LABEL_BIT } else { f32::NAN.to_bits() & !LABEL_BIT }

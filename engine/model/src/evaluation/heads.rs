@@ -7,13 +7,13 @@ use rankine_reader::convert::UnknownCategories;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::histogram::ScoreHistogram;
+use super::judged::JudgedHead;
 use super::metrics::{Metrics, Scores};
-use crate::HeadSpec;
 
 /// The logits and labels of an evaluation, head by head.
 #[derive(Debug)]
 pub struct Evaluation {
-    heads: Vec<(HeadSpec, Scores)>,
+    heads: Vec<(JudgedHead, Scores)>,
     samples: u64,
 }
 
@@ -25,15 +25,25 @@ pub struct HeadMetrics {
     pub label: String,
     /// `None` if no sample has the label.
     pub metrics: Option<Metrics>,
-    /// The distribution of the logits; `None` if no sample has the label, or if weights are unusable, as
-    /// [`ScoreHistogram::of`] says.
+    /// The distribution of the model's logits, with the weights that samples have in the metrics; `None` if no sample
+    /// has the label, or if weights are unusable, as [`ScoreHistogram::of`] says.
     pub scores: Option<ScoreHistogram>,
+    /// What is added to a logit before it becomes a probability.
+    pub logit_offset: f64,
 }
 
 impl HeadMetrics {
     #[doc(hidden)]
     pub fn new(label: String, metrics: Option<Metrics>, scores: Option<ScoreHistogram>) -> Self {
-        Self { label, metrics, scores }
+        Self { label, metrics, scores, logit_offset: 0.0 }
+    }
+
+    /// The result of a head. `scores` has the weights of samples as they are.
+    #[doc(hidden)]
+    pub fn of(judged: &JudgedHead, metrics: Option<Metrics>, scores: Option<ScoreHistogram>) -> Self {
+        let scores = scores.map(|scores| scores.judged(judged));
+        let logit_offset = judged.correction.offset();
+        Self { logit_offset, ..Self::new(judged.head.label.clone(), metrics, scores) }
     }
 }
 
@@ -106,7 +116,7 @@ fn as_map<S: Serializer>(columns: &[(String, UnknownCategories)], serializer: S)
 
 impl Evaluation {
     /// An evaluation without samples.
-    pub fn new(heads: &[HeadSpec]) -> Self {
+    pub fn new(heads: &[JudgedHead]) -> Self {
         Self { heads: heads.iter().map(|head| (head.clone(), Scores::default())).collect(), samples: 0 }
     }
 
@@ -115,7 +125,7 @@ impl Evaluation {
         self.samples += batch.len as u64;
         let stride = self.heads.len();
         for (number, (head, scores)) in self.heads.iter_mut().enumerate() {
-            for (sample, &label) in batch.labels[head.label_number].iter().enumerate() {
+            for (sample, &label) in batch.labels[head.head.label_number].iter().enumerate() {
                 if label.is_nan() {
                     continue;
                 }
@@ -133,10 +143,8 @@ impl Evaluation {
 
     /// The metrics of each head, in the model's order.
     pub fn metrics(&self) -> Vec<HeadMetrics> {
-        let of_head = |(head, scores): &(HeadSpec, Scores)| HeadMetrics {
-            label: head.label.clone(),
-            metrics: scores.metrics(),
-            scores: ScoreHistogram::of(scores),
+        let of_head = |(head, scores): &(JudgedHead, Scores)| {
+            HeadMetrics::of(head, scores.metrics(head), ScoreHistogram::of(scores))
         };
         self.heads.iter().map(of_head).collect()
     }
@@ -153,12 +161,13 @@ impl From<&[HeadMetrics]> for EvalMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::HeadSpec;
 
     fn evaluation(labels: Vec<Vec<f32>>, weights: Vec<f32>, logits: &[f32]) -> Vec<HeadMetrics> {
         let head =
             |label_number: usize| HeadSpec { label: format!("L{label_number}"), label_number, weight: 1.0 };
         let heads: Vec<_> = (0..labels.len()).map(head).collect();
-        let mut evaluation = Evaluation::new(&heads);
+        let mut evaluation = Evaluation::new(&JudgedHead::of_heads_uncorrected(&heads));
         evaluation.add(&Samples { len: labels[0].len(), labels, weights, ..Samples::default() }, logits);
         evaluation.metrics()
     }
@@ -186,7 +195,7 @@ mod tests {
     #[test]
     fn batches_add_up() {
         let head = HeadSpec { label: "click".into(), label_number: 1, weight: 1.0 };
-        let mut evaluation = Evaluation::new(std::slice::from_ref(&head));
+        let mut evaluation = Evaluation::new(&JudgedHead::of_heads_uncorrected(&[head]));
         let mut add = |labels: &[f32], weights: &[f32], logits: &[f32]| {
             let labels = vec![vec![0.0; labels.len()], labels.to_vec()];
             let batch =

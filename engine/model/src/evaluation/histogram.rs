@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::auc::{CHUNK, scaled, usable_weight, weight_classes, weight_scales};
+use super::judged::JudgedHead;
 use super::metrics::Scores;
 
 /// Sums per label and bin, as integers.
@@ -59,6 +60,13 @@ impl ScoreHistogram {
         };
         let is_empty = counts.iter().flatten().all(|&count| count == 0);
         (!is_empty).then(|| Self { negatives: sums(0), positives: sums(1) })
+    }
+
+    /// Gives negatives their weights in the original data.
+    #[must_use]
+    pub fn judged(mut self, head: &JudgedHead) -> Self {
+        self.negatives.iter_mut().for_each(|sum| *sum = head.weight(0.0, *sum));
+        self
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod auc;
 mod heads;
 pub mod histogram;
+mod judged;
 pub mod metrics;
 mod saved_scores;
 #[cfg(test)]
@@ -11,5 +12,6 @@ mod tests;
 pub use auc::{auc, weighted_auc};
 pub use heads::{EvalMetrics, EvalSummary, Evaluation, HeadMetrics, RowCounts};
 pub use histogram::ScoreHistogram;
+pub use judged::JudgedHead;
 pub use metrics::{Metrics, Scores};
 pub use saved_scores::{HeadScores, SavedScores, ScoreBins};

@@ -28,6 +28,9 @@ pub struct ScoreBins {
 pub struct HeadScores {
     /// The label column.
     pub label: String,
+    /// What is added to the logits of the bins before they become probabilities; absent if it is 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub logit_offset: f64,
     /// The histogram.
     #[serde(flatten)]
     pub scores: ScoreHistogram,
@@ -37,12 +40,17 @@ impl SavedScores {
     /// The histograms of an evaluation; `None` if no head has one.
     pub fn of(heads: &[HeadMetrics]) -> Option<Self> {
         let of_head = |head: &HeadMetrics| {
-            head.scores.clone().map(|scores| HeadScores { label: head.label.clone(), scores })
+            let (label, logit_offset) = (head.label.clone(), head.logit_offset);
+            head.scores.clone().map(|scores| HeadScores { label, logit_offset, scores })
         };
         let heads: Vec<_> = heads.iter().filter_map(of_head).collect();
         let bins = ScoreBins { from: ScoreHistogram::FROM.into(), width: ScoreHistogram::WIDTH.into() };
         (!heads.is_empty()).then_some(Self { bins, heads })
     }
+}
+
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
 }
 
 #[cfg(test)]
@@ -61,6 +69,7 @@ mod tests {
             label: label.into(),
             metrics: None,
             scores: scores.clone(),
+            logit_offset: 0.0,
         };
         let saved = SavedScores::of(&[head("none", &None), head("click", &scores)]).unwrap();
         let json = serde_json::to_string(&saved).unwrap();

@@ -14,7 +14,7 @@ use rankine_embedding::RankTraffic;
 use rankine_engine_cpu::CpuModel;
 use rankine_job::{Device, DeviceKind, Job, Precision};
 use rankine_model::ModelSpec;
-use rankine_model::evaluation::HeadMetrics;
+use rankine_model::evaluation::{HeadMetrics, JudgedHead};
 use rankine_model::guard::StepOutcome;
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
@@ -141,10 +141,11 @@ impl Scorer for CpuBackend {
     fn judge(
         &mut self,
         part: DatasetPart,
+        heads: &[JudgedHead],
         options: &StreamOptions,
         progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
     ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
-        judge_on_cpu(&mut self.model, &mut self.resident, RESIDENT_BYTES, part, options, progress)
+        judge_on_cpu(&mut self.model, &mut self.resident, RESIDENT_BYTES, (part, heads), options, progress)
     }
 }
 

@@ -6,7 +6,7 @@ use rankine_backend::DeviceMemory;
 use rankine_base::Stop;
 use rankine_job::Job;
 use rankine_launch::{ProcessGroup, RunStage};
-use rankine_model::evaluation::EvalMetrics;
+use rankine_model::evaluation::{EvalMetrics, JudgedHead};
 use rankine_model::translate;
 use rankine_reader::Part;
 use serde::Serialize;
@@ -86,10 +86,11 @@ pub fn bench_eval(
         // GPUs have memory for a training batch.
         let most = if backend.is_on_gpu() { job.train.batch_size.get() } else { u32::MAX };
         let batch_size = job.eval.batch_size.get();
+        let judged = JudgedHead::of_heads(&backend.spec().heads, dataset.schema(), dataset.schema());
         let how = EvaluationOptions { batch_size: batch_size as usize, io: job.reader.io_options() };
         let mut pass = || {
             let began = Instant::now();
-            let (heads, _) = evaluate(&mut *backend, &dataset, Part::Eval, &how, None, observer)?;
+            let (heads, _) = evaluate(&mut *backend, &judged, &dataset, Part::Eval, &how, None, observer)?;
             Ok::<_, TrainError>((began.elapsed().as_secs_f64(), heads))
         };
         processes.does(RunStage::Measuring, 0);

@@ -10,7 +10,7 @@ use rankine_base::sealed::Checksum;
 use rankine_checkpoint::{Checkpoint, StateSource, TrainState};
 use rankine_job::Precision;
 use rankine_launch::{ProcessGroup, RunStage, StepStage};
-use rankine_model::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, SavedScores};
+use rankine_model::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, JudgedHead, SavedScores};
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Part};
@@ -383,8 +383,10 @@ impl<'a> TrainingLoop<'a> {
         processes.does(RunStage::Evaluating, step);
         let options = EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: self.io };
         let mut watched = WatchedEvaluation { step, processes, observer: &mut *self.observer };
+        let trained_on = self.context.dataset.schema();
+        let judged = JudgedHead::of_heads(&self.backend.spec().heads, trained_on, dataset.schema());
         let (heads, ids_out_of_range) =
-            evaluate(&mut *self.backend, dataset, part, &options, None, &mut watched)?;
+            evaluate(&mut *self.backend, &judged, dataset, part, &options, None, &mut watched)?;
         let (metrics, averaged) = (EvalMetrics::from(heads.as_slice()), self.state.is_averaged);
         let seconds = began.elapsed().as_secs_f64();
         let subject = (set.map(ToOwned::to_owned), part);

@@ -200,6 +200,7 @@ mod tests {
             log_loss: 0.5,
             normalized_entropy: None,
             calibration,
+            calibration_uncorrected: None,
             label_rate: 0.25,
         };
         let one = EvalMetrics { first: Some(metrics(Some(0.75), Some(1.5))), heads: [].into() };

@@ -217,8 +217,15 @@ fn a_training_exports_its_own_evaluations_and_its_end() {
     let heads = |auc| {
         let (normalized_entropy, calibration) = (None, None);
         let auc = Some(auc);
-        let metrics =
-            Metrics { samples: 40, auc, log_loss: 0.5, normalized_entropy, calibration, label_rate: 0.5 };
+        let metrics = Metrics {
+            samples: 40,
+            auc,
+            log_loss: 0.5,
+            normalized_entropy,
+            calibration,
+            calibration_uncorrected: None,
+            label_rate: 0.5,
+        };
         [HeadMetrics::new("click".into(), Some(metrics), None)]
     };
     for (bytes_read, set, auc) in [(700, None, 0.75), (50, Some("next day"), 0.5)] {
@@ -357,6 +364,7 @@ fn evaluations_and_checkpoints_are_recorded_with_their_times() {
         log_loss: 0.5,
         normalized_entropy: None,
         calibration: Some(1.25),
+        calibration_uncorrected: Some(9.5),
         label_rate: 0.1,
     };
     let heads = [

@@ -42,6 +42,9 @@ pub struct HeadView {
     pub normalized_entropy: Option<f64>,
     /// Sum of predicted probabilities over sum of labels.
     pub calibration: Option<f64>,
+    /// The same of the model's own probabilities on the samples as they are, if negatives were downsampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calibration_uncorrected: Option<f64>,
     /// The share of labels that are 1.
     pub label_rate: Option<f64>,
     /// For generated data: the AUC of the teacher that made the labels.
@@ -60,6 +63,7 @@ impl HeadView {
             log_loss: Some(metrics.log_loss).filter(|loss| loss.is_finite()),
             normalized_entropy: metrics.normalized_entropy,
             calibration: metrics.calibration,
+            calibration_uncorrected: metrics.calibration_uncorrected,
             label_rate: Some(metrics.label_rate),
             auc_achievable: None,
         }

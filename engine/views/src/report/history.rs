@@ -88,6 +88,7 @@ struct Line<'a> {
     log_loss: Option<f64>,
     normalized_entropy: Option<f64>,
     calibration: Option<f64>,
+    calibration_uncorrected: Option<f64>,
     label_rate: Option<f64>,
     /// Only the last evaluation's are read.
     #[serde(borrow)]
@@ -108,6 +109,7 @@ impl Line<'_> {
             log_loss: self.log_loss.unwrap_or(f64::NAN),
             normalized_entropy: self.normalized_entropy,
             calibration: self.calibration,
+            calibration_uncorrected: self.calibration_uncorrected,
             label_rate,
         })
     }

@@ -10,6 +10,7 @@ use rankine_base::stop::Stop;
 
 use crate::convert::plan::{Learning, Plan};
 use crate::convert::{CATEGORICAL_COLUMNS, DENSE_COLUMNS};
+use crate::label::is_share;
 use crate::origin::RowFormat;
 use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
@@ -48,8 +49,37 @@ pub struct ConvertOptions {
     pub memory: u64,
     /// Samples of a block; without it as many as suit the columns, at most 65536. More are an error.
     pub block_samples: Option<NonZeroU32>,
+    /// The shares of negatives that the sources were left with, in place of those that the columns state.
+    pub negatives_kept: Vec<NegativesKept>,
     /// Ends the conversion with [`Error::Stopped`].
     pub stop: Stop,
+}
+
+/// The share of negatives that rows were left with, as `0.1` for all labels or `LABEL=0.1` for one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NegativesKept {
+    /// The label; `None` for all.
+    pub label: Option<String>,
+    /// Above 0, at most 1; 1 if there was no downsampling.
+    pub share: f64,
+}
+
+impl FromStr for NegativesKept {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let (label, share) = match text.rsplit_once('=') {
+            Some((label, share)) => (Some(label.to_owned()), share),
+            None => (None, text),
+        };
+        match share.parse() {
+            Ok(share) if is_share(share) => Ok(Self { label, share }),
+            _ => Err(InvalidValue::expected(
+                text,
+                "a share above 0 and at most 1, such as 0.1, or LABEL=SHARE",
+            )),
+        }
+    }
 }
 
 impl ConvertOptions {
@@ -67,6 +97,7 @@ impl ConvertOptions {
             dense_dtype: DenseDtype::F16,
             memory: 2 << 30,
             block_samples: None,
+            negatives_kept: Vec::new(),
             stop: Stop::default(),
         }
     }
@@ -75,6 +106,30 @@ impl ConvertOptions {
     #[must_use]
     pub fn with_memory(self, memory: u64) -> Self {
         Self { memory, ..self }
+    }
+
+    /// Returns the labels of a plan, with the shares of negatives that these options state.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if a share is of a label that does not exist.
+    pub(crate) fn labels(&self, planned: &[Label]) -> Result<Vec<Label>> {
+        let mut labels = planned.to_vec();
+        for NegativesKept { label: of, share } in &self.negatives_kept {
+            let named = |label: &Label| of.as_ref().is_none_or(|of| *of == label.name);
+            if !labels.iter().any(named) {
+                let names: Vec<_> = labels.iter().map(|label| label.name.as_str()).collect();
+                let what = format!(
+                    "--negatives-kept {}={share}: no label has that name; the labels are {}",
+                    of.as_deref().unwrap_or_default(),
+                    names.join(", ")
+                );
+                return Err(Error::setting("--negatives-kept", what));
+            }
+            for label in labels.iter_mut().filter(|label| named(label)) {
+                label.negatives_kept = Some(*share).filter(|&share| share < 1.0);
+            }
+        }
+        Ok(labels)
     }
 
     /// Checks what the types cannot express.
@@ -162,7 +217,7 @@ impl CriteoColumns {
             }
         };
         let draft = Schema {
-            labels: vec![Label { name: "label".into() }],
+            labels: vec![Label::new("label")],
             weight: None,
             dense: (0..DENSE_COLUMNS).map(dense).collect(),
             dense_dtype,

@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use crate::convert::plan::{Learning, Plan};
 use crate::convert::{BAG_MAX, TABLE_ROWS_MAX};
+use crate::label::is_share;
 use crate::origin::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
 use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
@@ -93,6 +94,10 @@ struct LabelEntry {
     equals: Option<toml::Value>,
     /// What an empty field means, by default `bad`.
     missing: Option<Missing>,
+    /// The share of negatives that the files have, if they were downsampled; all positives must be there. Training
+    /// does not use it, but predictions and evaluations are corrected by it.
+    #[cfg_attr(test, schemars(extend("exclusiveMinimum" = 0, "maximum" = 1)))]
+    negatives_kept: Option<f64>,
 }
 
 /// Describes the values of `equals`.
@@ -304,8 +309,16 @@ impl SchemaFile {
                 }
             },
         };
+        let negatives_kept = entry.negatives_kept;
+        if !negatives_kept.is_none_or(is_share) {
+            let message =
+                "negatives_kept must be above 0 and at most 1: 0.1 if every tenth negative was kept";
+            return conflict("negatives_kept", message);
+        }
         let name = self.name(&section, entry.name, &entry.column)?;
-        self.draft.labels.push(Label { name });
+        // A share of 1 is no downsampling, as without the key.
+        let negatives_kept = negatives_kept.filter(|&share| share < 1.0);
+        self.draft.labels.push(Label { name, negatives_kept });
         let mask_missing = entry.missing == Some(Missing::Mask);
         self.sources.labels.push(LabelSource { column: entry.column, rule, mask_missing });
         Ok(())

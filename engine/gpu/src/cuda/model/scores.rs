@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rankine_backend::{BackendError, Batch, Scorer, ScoringProgress};
 use rankine_base::StopCause;
-use rankine_model::evaluation::HeadMetrics;
+use rankine_model::evaluation::{HeadMetrics, JudgedHead};
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
@@ -79,13 +79,22 @@ impl CudaModel {
         self.ranks.evaluate(batch)
     }
 
-    /// Returns the result of an evaluation. With several processes, only the first one gets AUCs and
-    /// histograms of scores.
+    /// Returns the result of an evaluation, whose predictions are not corrected. With several processes, only the
+    /// first one gets AUCs and histograms of scores.
     ///
     /// # Errors
     /// If an operation of a GPU failed, ids were out of range, or a batch has values that its schema does not admit.
     pub fn finish_evaluation(&mut self) -> Result<EvaluationResult> {
-        Ok(self.ranks.call_all_mut(|rank| rank.finish_evaluation())?.swap_remove(0))
+        self.finish_judged(&JudgedHead::of_heads_uncorrected(&self.setup.model.spec.heads))
+    }
+
+    /// The same for heads whose predictions may be corrected; they are the model's.
+    ///
+    /// # Errors
+    /// As [`CudaModel::finish_evaluation`].
+    pub fn finish_judged(&mut self, heads: &[JudgedHead]) -> Result<EvaluationResult> {
+        let heads: Arc<[JudgedHead]> = heads.into();
+        Ok(self.ranks.call_all_mut(move |rank| rank.finish_evaluation(&heads))?.swap_remove(0))
     }
 
     /// Returns the most samples that are scored at a time.
@@ -98,6 +107,7 @@ impl Scorer for CudaModel {
     fn judge(
         &mut self,
         part: DatasetPart,
+        judged: &[JudgedHead],
         options: &StreamOptions,
         progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
     ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
@@ -130,7 +140,7 @@ impl Scorer for CudaModel {
         // Kept until all samples are scored.
         let (_, opened) = resident.score(open, stays, score)?;
         self.resident = resident;
-        let EvaluationResult { heads, nan_logits } = self.finish_evaluation()?;
+        let EvaluationResult { heads, nan_logits } = self.finish_judged(judged)?;
         drop(opened);
         Ok((nan_logits == 0).then_some(heads))
     }

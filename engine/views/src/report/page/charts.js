@@ -427,9 +427,9 @@ function probability(logit) {
   return 1 / (1 + Math.exp(-logit));
 }
 
-/** Returns the logit in the middle of a bin. */
-function logitOf(bin) {
-  return FIRST_LOGIT + (bin + 0.5) * LOGIT_WIDTH;
+/** Returns the corrected logit in the middle of a bin; `logit_offset` is absent if there is no correction. */
+function logitOf(bin, { logit_offset }) {
+  return FIRST_LOGIT + (bin + 0.5) * LOGIT_WIDTH + (logit_offset ?? 0);
 }
 
 function sum(values) {
@@ -456,14 +456,15 @@ function thresholdCurves({ negatives, positives }) {
 }
 
 /** Returns mean predicted and observed rates in bins of about equal weight. */
-function reliability({ negatives, positives }) {
+function reliability(head) {
+  const { negatives, positives } = head;
   const total = sum(negatives) + sum(positives);
   const curve = { x: [], y: [] };
   let [weight, predicted, observed, before] = [0, 0, 0, 0];
   for (let bin = 0; bin < negatives.length; bin++) {
     const here = negatives[bin] + positives[bin];
     weight += here;
-    predicted += here * probability(logitOf(bin));
+    predicted += here * probability(logitOf(bin, head));
     observed += positives[bin];
     const due = ((curve.x.length + 1) * total) / RELIABILITY_BINS;
     if (weight > 0 && (before + weight >= due * (1 - 1e-9) || bin === negatives.length - 1)) {
@@ -477,7 +478,7 @@ function reliability({ negatives, positives }) {
 }
 
 /** Returns the share of each class per bin of scores, without the empty ends, in at most 80 bins. */
-function densities({ negatives, positives }) {
+function densities({ negatives, positives, logit_offset }) {
   const used = negatives.map((count, bin) => (count + positives[bin] > 0 ? bin : -1)).filter((bin) => bin >= 0);
   const [first, last] = [used[0], used.at(-1)];
   const stride = Math.max(1, Math.ceil((last - first + 1) / 80));
@@ -488,7 +489,7 @@ function densities({ negatives, positives }) {
     return starts.map((start) => sum(counts.slice(start, start + stride)) / total);
   };
   return {
-    x: starts.map((bin) => FIRST_LOGIT + bin * LOGIT_WIDTH),
+    x: starts.map((bin) => FIRST_LOGIT + bin * LOGIT_WIDTH + (logit_offset ?? 0)),
     negatives: shares(negatives),
     positives: shares(positives),
   };

@@ -492,7 +492,7 @@ function scoreCharts(level) {
     update(head, several) {
       name.hidden = !several;
       setText(name, labelOf(head));
-      const state = JSON.stringify([head.negatives, head.positives]);
+      const state = JSON.stringify([head.negatives, head.positives, head.logit_offset]);
       if (state === shown) return;
       shown = state;
       const [negatives, positives] = [sum(head.negatives), sum(head.positives)];
@@ -538,6 +538,7 @@ function evaluation(level) {
       metric("log_loss", "Log loss", five),
       metric("normalized_entropy", "Normalized entropy", five),
       metric("calibration", "Calibration", five),
+      metric("calibration_uncorrected", "Uncorrected", five, true),
       metric("label_rate", "Label rate", percent),
     ],
   });

@@ -29,6 +29,7 @@ fn long_run() -> RunView {
         let counts: Vec<_> = (0..512).map(|bin| f64::from(bin) * 1234.0).collect();
         run.scores.push(HeadScores {
             label: label.to_owned(),
+            logit_offset: 0.0,
             scores: ScoreHistogram { negatives: counts.clone(), positives: counts },
         });
     }
