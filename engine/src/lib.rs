@@ -18,6 +18,7 @@ pub mod features;
 #[path = "../../tests/support/groups.rs"]
 #[allow(dead_code, reason = "only whole groups are used here")]
 mod groups;
+pub mod import;
 pub mod importance;
 #[cfg(test)]
 #[path = "../../tests/support/json_schema.rs"]

@@ -9,6 +9,7 @@ mod buckets;
 mod downsampling;
 mod early_stopping;
 mod flips;
+mod import;
 mod lost_folder;
 mod memory;
 mod prelude;

@@ -8,6 +8,7 @@ use std::path::Path;
 use rankine_base::blame::Blame;
 use rankine_checkpoint::CheckpointError;
 use rankine_engine::evaluate::EvaluateError;
+use rankine_engine::import::ImportError;
 use rankine_engine::prediction::{PredictError, STANDARD_OUTPUT};
 use rankine_engine::source::SourceError;
 use rankine_engine::training::TrainError;
@@ -107,6 +108,16 @@ impl From<EvaluateError> for CommandError {
             EvaluateError::Source(error) => error.into(),
             EvaluateError::Train(error) => error.into(),
             _ => Self::new(Exit::Failed, error),
+        }
+    }
+}
+
+impl From<ImportError> for CommandError {
+    fn from(error: ImportError) -> Self {
+        match error {
+            ImportError::Data(error) => error.into(),
+            ImportError::Saved(error) => error.into(),
+            error => Self::new(error.blame().into(), error),
         }
     }
 }

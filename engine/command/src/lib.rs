@@ -33,6 +33,7 @@ mod error;
 mod eval;
 mod export;
 mod generate;
+mod import;
 mod init;
 mod init_schema;
 mod inputs;
@@ -164,6 +165,7 @@ enum Command {
     Eval(eval::Args),
     Predict(predict::Args),
     Export(export::Args),
+    Import(import::Args),
     Check(check::Args),
     Plan(plan::Args),
     Ckpt(ckpt::Args),
@@ -321,6 +323,7 @@ fn run(command: Command, place: &ProcessPlace, quiet: bool) -> Result<(), Comman
         Command::Eval(args) => eval::run(args, quiet),
         Command::Predict(args) => predict::run(args, quiet),
         Command::Export(args) => export::run(args),
+        Command::Import(args) => import::run(args),
         Command::Check(args) => check::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Ckpt(args) => ckpt::run(args),

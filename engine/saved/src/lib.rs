@@ -31,10 +31,14 @@ use serde::{Deserialize, Serialize};
 use rankine_engine_cpu::CpuModel;
 
 mod mapped;
+mod state_dict;
 mod stored;
 mod tensors;
 
 pub use mapped::MappedWeights;
+pub use state_dict::{
+    Origin as StateDictOrigin, StateDict, StateDictError, StateDictSizes, StateDictWeights,
+};
 pub use stored::{StoredWeights, scoring_model};
 pub use tensors::{Tensor, write_tensors};
 pub use verify::VerifiedSize;

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// The maximum length of a header, which is also the limit of the safetensors library.
-const HEADER_BYTES_MAX: u64 = 100_000_000;
+pub(super) const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Threads that read a file ahead of its checksum, and the bytes that each reads at a time.
 const READERS: usize = 3;
 const AHEAD_BYTES: usize = 16 << 20;
