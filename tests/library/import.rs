@@ -199,6 +199,8 @@ fn an_imported_run_has_the_outputs_of_the_original_and_continues() {
         run(["export", &dir, "--format", "onnx", "--out", &place.word(&format!("{out}-onnx"))]).with(SUCCESS);
         let job = place.word(&format!("{out}/job.toml"));
         let sets = [format!("train.init_from={dir:?}"), "train.batch_size=16".into()];
+        let resume = ["train", &job, "--resume", "--run-dir", &dir];
+        run(resume).with(USAGE).says(&["is an imported model", "with train.init_from set to this run"]);
         let continued = place.word(&format!("{out}-continued"));
         let args = ["train", &job, "--quiet", "--run-dir", &continued, "--set", &sets[0], "--set", &sets[1]];
         run(args).with(SUCCESS);

@@ -11,6 +11,7 @@ use rankine_checkpoint as checkpoint;
 use rankine_checkpoint::{Checkpoint, CheckpointError, Files, TrainState};
 use rankine_job::Job;
 use rankine_launch::RunStage;
+use rankine_saved::SavedModel;
 use serde::{Deserialize, Serialize};
 
 use super::context::{RunContext, SampleSource};
@@ -128,6 +129,7 @@ fn decide(
     let from = match (found, &continues) {
         (Some(from), _) => from,
         (None, None) => {
+            refuse_imported(path)?;
             clean_up(&**files, &dir, observer)?;
             return anew(run, false, job, observer);
         }
@@ -167,6 +169,24 @@ fn decide(
         identity: Some(Box::new(identity)),
         ..TrainingStart::default()
     }))
+}
+
+/// Refuses to train an imported model from nothing, which would replace it.
+///
+/// # Errors
+/// [`TrainError::Unresumable`].
+fn refuse_imported(path: &Path) -> Result<(), TrainError> {
+    match SavedModel::open(&run_paths::model(path)) {
+        // A training ends after one step or more.
+        Ok(model) if model.steps == 0 => Err(TrainError::Unresumable {
+            what: format!(
+                "the run `{}` is an imported model, which has no optimizer state to resume from",
+                path.display()
+            ),
+            way_out: "continue it in another --run-dir, with train.init_from set to this run",
+        }),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// Starts at step 0, and keeps what the folder contains.
