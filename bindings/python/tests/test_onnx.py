@@ -141,6 +141,25 @@ def test_every_kind_has_the_probabilities_of_the_ranker(tmp_path: Path, name: st
         assert_equal(run, Exported(run, "--bags", layout), wild="guard" in settings)
 
 
+def test_corrections_for_downsampled_negatives_are_part_of_the_graph(films: Films, tmp_path: Path) -> None:
+    schema = {
+        "label": [{"column": "rating", "at_least": 4, "missing": "mask"}, {"column": "bought"}],
+        "dense": [{"column": "age"}],
+        "categorical": [{"column": "film"}, {"column": "last"}],
+    }
+    log, data = films.run.parent / "train.csv", tmp_path / "data"
+    rankine.convert("csv", log, data, schema=schema, negatives_kept="bought=0.5")
+    rankine.train(JOB, tmp_path / "run", data={"dir": data})
+    exported = Exported(tmp_path / "run")
+    assert_equal(tmp_path / "run", exported, wild=False)
+    dense, columns = random_rows(rankine.Ranker.load(tmp_path / "run").schema, ROWS, 1, wild=False)
+    corrected = exported.run(dense, columns).astype(np.float64)
+    own = Exported(tmp_path / "run", "--no-correction").run(dense, columns).astype(np.float64)
+    odds = (corrected / (1 - corrected)) / (own / (1 - own))
+    # Half of the negatives were left out for one label, and none for the other.
+    np.testing.assert_allclose(odds, np.broadcast_to([1.0, 0.5], odds.shape), rtol=1e-5)
+
+
 def test_weights_begin_at_pages_and_have_the_names_of_the_tensors(tmp_path: Path) -> None:
     model, shape, settings = MODELS["tables of three types"]
     exported = Exported(trained(tmp_path, model, shape, **settings))
