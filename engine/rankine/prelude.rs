@@ -40,8 +40,8 @@ pub use rankine_job::{
 pub use rankine_model::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, Metrics, RowCounts};
 #[doc(inline)]
 pub use rankine_reader::convert::{
-    BadLimit, ConversionReport, ConvertOptions, NegativesKept, OnBad, SchemaFile, Split, UnknownCategories,
-    convert_csv, convert_parquet,
+    BadLimit, ColumnSplit, ConversionReport, ConvertOptions, NegativesKept, OnBad, RowSplit, SchemaFile,
+    Split, UnknownCategories, convert_csv, convert_parquet,
 };
 #[doc(inline)]
 pub use rankine_reader::schema::{DenseDtype, Hotness};

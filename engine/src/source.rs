@@ -14,7 +14,8 @@ use rankine_engine_cpu::CpuModel;
 use rankine_job::{Conflict, DataSource, Job, JobError, conflict_lines};
 use rankine_model::ModelSpec;
 use rankine_reader::convert::{BadName, Encoder, KnownColumns};
-use rankine_reader::{Columns, Dataset, IdRules};
+use rankine_reader::dataset::FIT_NAME;
+use rankine_reader::{Columns, Dataset, Fit, IdRules};
 use rankine_saved as saved;
 use rankine_saved::{
     MANIFEST_NAME, ModelMetadata, SavedModel, SavedModelError, StoredWeights, Weights, scoring_model,
@@ -198,6 +199,9 @@ impl ModelSource {
         }
         if has("dataset.json") {
             return other("it is a dataset");
+        }
+        if has(FIT_NAME) {
+            return other("it is a fit, which has vocabularies but no weights");
         }
         if ["job.toml", "metrics.jsonl", "summary.json", "checkpoints", "model"].into_iter().any(has) {
             return Ok(Self::Run(path.to_owned()));
@@ -554,14 +558,17 @@ impl OpenModel {
     }
 }
 
-/// Opens the columns of a dataset or of a model, for further rows. A model has no statistics; those of its dataset are
-/// taken, if it is still where the job has it.
+/// Opens the columns of a dataset, a fit or a model, for further rows. A model has no statistics; the statistics of its
+/// dataset are taken, if it is still where the job has it.
 ///
 /// # Errors
-/// See [`SourceError`]; [`SourceError::Other`] if the folder is neither.
+/// See [`SourceError`]; [`SourceError::Other`] if the folder is none of them.
 pub fn known_columns(path: &Path) -> Result<KnownColumns, SourceError> {
     if Dataset::exists(path) {
         return Ok(KnownColumns::of(&Dataset::open(path)?)?);
+    }
+    if Fit::exists(path) {
+        return Ok(KnownColumns::of_fit(&Fit::open(path)?)?);
     }
     let model = ModelSource::find(path, Artifact::Model)?.open()?;
     let known = model.known_columns(path)?;

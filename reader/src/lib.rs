@@ -45,7 +45,7 @@ mod split;
 mod tests;
 
 pub use columns::Columns;
-pub use dataset::Dataset;
+pub use dataset::{Dataset, Fit};
 pub use ids::{IdRules, OutOfRange};
 pub use part::Part;
 pub use quantiles::{QuantileBuckets, quantile_boundaries};

@@ -29,6 +29,20 @@ pub enum Split {
     },
 }
 
+/// Parses a share of rows; the error says why it is none.
+pub(crate) fn share(text: &str) -> Result<f64, &'static str> {
+    match text.parse() {
+        Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
+        Ok(_) => Err("the share must be above 0 and below 1"),
+        Err(_) => Err("the share is not a number"),
+    }
+}
+
+/// Returns the bound below which a share of all 64-bit hashes is, rounded down.
+pub(crate) fn hashes_below(share: f64) -> u64 {
+    (share * 2.0_f64.powi(64)) as u64
+}
+
 impl FromStr for Split {
     type Err = InvalidValue;
 
@@ -42,11 +56,7 @@ impl FromStr for Split {
                 ),
             )
         };
-        let share = |text: &str| match text.parse() {
-            Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
-            Ok(_) => Err(refuse("the share must be above 0 and below 1")),
-            Err(_) => Err(refuse("the share is not a number")),
-        };
+        let share = |text: &str| share(text).map_err(refuse);
         match text.split(':').collect::<Vec<_>>()[..] {
             ["none"] => Ok(Self::None),
             ["last", part] => Ok(Self::Last { share: share(part)? }),
@@ -99,10 +109,7 @@ impl HeldOut {
         match split {
             Split::None => Self::None,
             Split::Last { share } => Self::From(rows - (rows as f64 * share).round() as u64),
-            // The share of all hashes, rounded down by the conversion to an integer.
-            Split::Random { share, seed } => {
-                Self::HashBelow { below: (share * 2.0_f64.powi(64)) as u64, seed }
-            }
+            Split::Random { share, seed } => Self::HashBelow { below: hashes_below(share), seed },
         }
     }
 

@@ -198,11 +198,6 @@ impl<'a> DatasetWriter<'a> {
         self.earlier_statistics = statistics;
     }
 
-    /// Returns the schema of the dataset.
-    pub(crate) fn schema(&self) -> &Schema {
-        &self.encoder.schema
-    }
-
     /// Returns the encoder, which packs blocks on any thread.
     pub fn encoder(&self) -> Arc<BlockEncoder> {
         Arc::clone(&self.encoder)

@@ -18,10 +18,11 @@ use rankine_base::Error;
 use rankine_reader::block::Block;
 use rankine_reader::convert::{
     BadLimit, ConvertOptions, Encoder, KeptTexts, KnownColumns, OnBad, RawReader, SchemaFile, Split,
-    convert_csv, convert_like, convert_parquet,
+    convert_csv, convert_like, convert_parquet, fit_parquet,
 };
 use rankine_reader::schema::DenseDtype;
-use rankine_reader::{Dataset, IdRules, Part, Samples};
+use rankine_reader::{Dataset, Fit, IdRules, Part, Samples};
+use xxhash_rust::xxh3::xxh3_64;
 
 use files::tree;
 use samples::samples_of;
@@ -221,7 +222,7 @@ fn schema(lists: bool) -> SchemaFile {
 
 fn options(files: &[&Path], out: &Path) -> ConvertOptions {
     ConvertOptions {
-        split: Split::Random { share: 0.2, seed: 3 },
+        split: Split::Random { share: 0.2, seed: 3 }.into(),
         ..ConvertOptions::new(files.iter().map(|file| file.to_path_buf()).collect(), out.to_owned())
     }
 }
@@ -284,6 +285,77 @@ fn parquet_and_csv_of_the_same_rows_give_the_same_dataset() {
         assert_eq!(made.schema(), expected.schema(), "{compression:?}");
         assert_same_files(&out, &at("csv"), &format!("{compression:?}"));
     }
+}
+
+#[test]
+fn columns_of_parquet_and_csv_split_rows_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let rows = rows(9_000);
+    let [one, two, text] = ["one.parquet", "two.parquet", "rows.csv"].map(at);
+    write(&one, &rows[..5_500], 5_000, Compression::SNAPPY);
+    write(&two, &rows[5_500..], 5_000, Compression::SNAPPY);
+    fs::write(&text, csv(&rows)).unwrap();
+    let none = |_: &'static str, _: u64, _: u64| ();
+    let eval = |held_out: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| held_out(row)).count() as u64;
+    let is_below =
+        |row: &Row| row.user.as_ref().is_some_and(|user| xxh3_64(user.as_bytes()) < u64::MAX / 10 * 3);
+    for (number, (split, count)) in [
+        ("hash:user:0.3", eval(&is_below)),
+        ("hash:film:0.5", eval(&|row| xxh3_64(row.film.to_string().as_bytes()) < 1 << 63)),
+        ("after:film:50", eval(&|row| row.film > 50)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let split = |files: &[&Path], out: &str| ConvertOptions {
+            split: split.parse().unwrap(),
+            ..options(files, &at(&format!("{out}-{number}")))
+        };
+        let (parquet, csv) = (split(&[&one, &two], "parquet"), split(&[&text], "csv"));
+        let report = convert_parquet(&parquet, &schema(true), 3, &none).unwrap();
+        assert_eq!(report.conversion.rows.eval, count);
+        convert_csv(&csv, &schema(false), 3, &none).unwrap();
+        assert_same_files(&parquet.out, &csv.out, &report.conversion.split);
+        // A shard of the second file.
+        let fit = ConvertOptions { out: at(&format!("fit-{number}")), ..parquet.clone() };
+        fit_parquet(&fit, &schema(true), 3, &none).unwrap();
+        let known = || KnownColumns::of_fit(&Fit::open(&fit.out).unwrap()).unwrap();
+        let parts = |files: &[&Path], out: &str| {
+            let options = split(files, out);
+            convert_like(&options, known(), false, &none).unwrap();
+            let dataset = Dataset::open(&options.out).unwrap();
+            Part::STORED.map(|part| samples_of(&dataset, part))
+        };
+        let [whole, first, second] =
+            [parts(&[&one, &two], "whole"), parts(&[&one], "first"), parts(&[&two], "second")];
+        for ((whole, mut both), second) in whole.into_iter().zip(first).zip(second) {
+            both.append(&second, 0..second.len);
+            assert!(both == whole);
+        }
+    }
+
+    // `number` is not in the schema, and null is no number.
+    let bad = |split: &str, on_bad| ConvertOptions {
+        split: split.parse().unwrap(),
+        on_bad,
+        bad_limit: BadLimit::Percent(100.0),
+        ..options(&[&one], &at("bad"))
+    };
+    let refused = convert_parquet(&bad("after:number:5", OnBad::Fail), &schema(true), 3, &none);
+    let (row, words) = (rows.iter().position(|row| row.number.is_none()).unwrap() + 1, "'' is not a number");
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains(&format!("one.parquet row {row}, column number: {words}")), "{error}");
+    let refused = convert_parquet(&bad("hash:seen:0.1", OnBad::Fail), &schema(true), 3, &none);
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("column `seen` of") && error.contains("has no text to split by"), "{error}");
+    let quarantined = bad("after:number:1e30", OnBad::Quarantine);
+    let report = convert_parquet(&quarantined, &schema(true), 3, &none).unwrap();
+    let nulls = rows[..5_500].iter().filter(|row| row.number.is_none()).count() as u64;
+    assert_eq!((report.conversion.rows.bad, report.conversion.rows.train), (nulls, 5_500 - nulls));
+    let kept = fs::read_to_string(at("bad/quarantine.jsonl")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(kept.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["number"], &first["film"]), (&serde_json::Value::Null, &rows[row - 1].film.into()));
 }
 
 #[test]
@@ -377,7 +449,7 @@ fn a_row_without_a_weight_is_bad_and_numbered_in_its_file() {
     write_weighted(&first, &weighted(&[Some(1.0), Some(0.0), Some(-1.0), None, Some(0.5)]));
     write_weighted(&second, &weighted(&[Some(2.0), None, Some(f64::NAN), Some(f64::INFINITY)]));
     let options = ConvertOptions {
-        split: Split::None,
+        split: Split::None.into(),
         on_bad: OnBad::Skip,
         bad_limit: BadLimit::Percent(100.0),
         ..options(&[&first, &second], &at("out"))
@@ -420,7 +492,7 @@ fn a_row_without_a_label_is_scored_but_bad_in_a_conversion() {
     let convert = |schema: &str, out: &str, on_bad| {
         let schema = SchemaFile::parse("schema.toml", schema).unwrap();
         let options = ConvertOptions {
-            split: Split::None,
+            split: Split::None.into(),
             on_bad,
             bad_limit: BadLimit::Rows(1),
             ..options(&[&file], &at(out))
@@ -468,7 +540,7 @@ fn unsigned_numbers_are_read_as_such() {
     let schema = "label = { column = \"bought\", at_least = 2 }\n\
                   dense = [{ column = \"number\" }, { column = \"shop\" }]";
     let options = ConvertOptions {
-        split: Split::None,
+        split: Split::None.into(),
         dense_dtype: DenseDtype::F32,
         ..options(&[&path], &dir.path().join("out"))
     };
@@ -492,7 +564,7 @@ fn values_up_to_their_limits_are_good() {
     write(&path, &rows, 10, Compression::SNAPPY);
     let out = dir.path().join("out");
     let options = ConvertOptions {
-        split: Split::None,
+        split: Split::None.into(),
         on_bad: OnBad::Skip,
         bad_limit: BadLimit::Percent(50.0),
         ..options(&[&path], &out)
@@ -526,7 +598,7 @@ fn a_file_that_changes_while_it_is_converted_is_refused() {
             let old = File::options().write(true).open(&path).unwrap();
             old.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
             let options = ConvertOptions {
-                split: Split::Last { share: 0.2 },
+                split: Split::Last { share: 0.2 }.into(),
                 ..options(&[&path], &dir.path().join("out"))
             };
             let progress = |pass: &'static str, _: u64, _: u64| {
@@ -605,7 +677,7 @@ fn labelled_rows_are_those_of_a_conversion_and_texts_are_kept() {
     write(&new, &rows[3_000..], 4_000, Compression::SNAPPY);
     let none = |_: &'static str, _: u64, _: u64| ();
     let all = |files: &[&Path], out: &str| ConvertOptions {
-        split: Split::None,
+        split: Split::None.into(),
         on_bad: OnBad::Skip,
         ..options(files, &at(out))
     };

@@ -125,7 +125,7 @@ fn contradictions_are_refused() {
     run(["convert", "criteo-tsv", &log, "--out", &data]).with(SUCCESS);
     let convert =
         |format: &str, args: &[&str]| run([&["convert", format, &log, "--out", &out][..], args].concat());
-    convert("criteo-tsv", &["--grow"]).with(USAGE).says(&["--like <DATASET|RUN>"]);
+    convert("criteo-tsv", &["--grow"]).with(USAGE).says(&["--like <DATASET|FIT|RUN>"]);
     for (format, option, value) in [
         ("criteo-tsv", "--min-count", "2"),
         ("criteo-tsv", "--vocabulary", "hash:5"),
@@ -139,7 +139,7 @@ fn contradictions_are_refused() {
         ("hugectr-raw", "--labels", "2"),
     ] {
         let ended = convert(format, &["--like", &data, option, value]).with(USAGE);
-        ended.says(&["cannot be used with", option, "--like <DATASET|RUN>"]);
+        ended.says(&["cannot be used with", option, "--like <DATASET|FIT|RUN>"]);
     }
     convert("csv", &["--like", &data])
         .with(USAGE)

@@ -42,5 +42,6 @@ mod resume;
 mod resume_refusals;
 mod run_logs;
 mod runs;
+mod shards;
 mod warm_start;
 mod watchdog;

@@ -50,6 +50,7 @@ impl Fixture {
         let command = |name, args: &[&str]| (name, args.iter().map(|&arg| arg.to_owned()).collect());
         BTreeMap::from([
             command("convert", &["convert", "criteo-tsv", &self.log]),
+            command("fit", &["fit", "criteo-tsv", &self.log]),
             command("generate", &["generate", "--shape", &self.shape, "--samples", "50000"]),
             command("export", &["export", &self.run, "--format", "onnx"]),
             command("init", &["init", "--data", &self.data]),

@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use glob::MatchOptions;
-use rankine_reader::Dataset;
 use rankine_reader::convert::STANDARD_INPUT;
+use rankine_reader::{Dataset, Fit};
 
 use super::{CommandError, Exit};
 
@@ -43,6 +43,11 @@ fn add(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), CommandError> {
         let what = format!(
             "{path} is a dataset, not a folder of raw files: `rankine eval` and `rankine predict` read it with --data"
         );
+        return Err(CommandError::new(Exit::Usage, what));
+    }
+    if Fit::exists(path) {
+        let path = path.display();
+        let what = format!("{path} is a fit, not a folder of raw files: name it with --like");
         return Err(CommandError::new(Exit::Usage, what));
     }
     let mut own = files_of(path).map_err(|error| {

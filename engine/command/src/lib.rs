@@ -32,6 +32,7 @@ mod editors;
 mod error;
 mod eval;
 mod export;
+mod fit;
 mod generate;
 mod import;
 mod init;
@@ -50,6 +51,7 @@ mod progress;
 mod raw;
 mod records;
 mod report;
+mod rows;
 mod runs;
 mod signals;
 mod stderr;
@@ -125,7 +127,7 @@ const EXIT_CODES: [(&str, &str); 8] = [
     ("4", "the model does not fit into the memory of the planned ranks"),
     ("5", "a process of the job failed, exited or timed out"),
     ("75", "a signal stopped training; --resume continues it"),
-    ("129, 130, 143", "SIGHUP, SIGINT or SIGTERM stopped convert or generate; no dataset was written"),
+    ("129, 130, 143", "SIGHUP, SIGINT or SIGTERM stopped fit, convert or generate; nothing was written"),
 ];
 
 /// What `rankine -V` prints.
@@ -154,6 +156,7 @@ fn after_help() -> String {
 #[derive(Debug, Subcommand)]
 enum Command {
     InitSchema(init_schema::Args),
+    Fit(fit::Args),
     Convert(convert::Args),
     Dataset(dataset::Args),
     Inspect(inspect::Args),
@@ -312,6 +315,7 @@ fn color_of_help(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
 fn run(command: Command, place: &ProcessPlace, quiet: bool) -> Result<(), CommandError> {
     match command {
         Command::InitSchema(args) => init_schema::run(args),
+        Command::Fit(args) => fit::run(args, quiet),
         Command::Convert(args) => convert::run(args, quiet),
         Command::Dataset(args) => dataset::run(args),
         Command::Inspect(args) => inspect::run(args, quiet),

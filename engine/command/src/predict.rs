@@ -17,8 +17,7 @@ use rankine_reader::{Dataset, Part};
 use rankine_views::monitoring::Command;
 use serde::Serialize;
 
-use super::convert::Bars;
-use super::progress::Progress;
+use super::progress::{Bars, Progress};
 use super::table::counted;
 use super::{CommandError, Exit, inputs, monitoring, output, stderr};
 

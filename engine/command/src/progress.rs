@@ -314,6 +314,38 @@ impl TermLike for Screen {
     }
 }
 
+/// A progress bar for each pass over the input.
+pub(crate) struct Bars<'a> {
+    quiet: bool,
+    monitor: Option<&'a Monitor>,
+    /// The current pass and its bar.
+    current: Mutex<Option<(&'static str, Progress)>>,
+}
+
+impl<'a> Bars<'a> {
+    pub(crate) fn new(quiet: bool, monitor: Option<&'a Monitor>) -> Self {
+        Self { quiet, monitor, current: Mutex::default() }
+    }
+
+    /// Returns the progress of a task, which is exported if there is a monitor.
+    pub(crate) fn progress(&self, task: &'static str, unit: &'static str, total: u64) -> Progress {
+        Progress::monitored(self.monitor, task, unit, total, self.quiet)
+    }
+}
+
+impl rankine_reader::convert::Progress for Bars<'_> {
+    fn advance(&self, pass: &'static str, bytes_done: u64, bytes_total: u64) {
+        // A panic elsewhere must not be hidden by a second one about the bar.
+        let mut bar = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if bar.as_ref().is_none_or(|(shown, _)| *shown != pass) {
+            *bar = Some((pass, self.progress(pass, "bytes", bytes_total)));
+        }
+        if let Some((_, progress)) = bar.as_mut() {
+            progress.at(bytes_done);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

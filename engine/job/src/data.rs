@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rankine_reader::io::{IoMode, IoOptions};
 use rankine_reader::merge::open_all;
 use rankine_reader::raw::{RawDense, RawFormat, RawIds};
-use rankine_reader::{Dataset, generate};
+use rankine_reader::{Dataset, Fit, generate};
 use serde::Deserialize;
 
 use super::values::{Count, Folders, NonNegative, QueueDepth, Shape};
@@ -49,9 +49,10 @@ pub struct DataFolders<'a> {
 }
 
 impl<'a> DataFolders<'a> {
-    /// Returns the first folder that holds no dataset; `None` if all of them do.
+    /// Returns the first folder that holds no dataset; `None` if all of them do. A fit counts as a dataset, so that
+    /// opening it reports what it is.
     pub fn missing(self) -> Option<&'a Path> {
-        self.dirs.iter().map(PathBuf::as_path).find(|dir| !Dataset::exists(dir))
+        self.dirs.iter().map(PathBuf::as_path).find(|dir| !Dataset::exists(dir) && !Fit::exists(dir))
     }
 
     /// Opens the folders as one dataset.

@@ -1,5 +1,5 @@
-//! Columns that exist before a conversion: those of a dataset or of a model, whose transforms and vocabularies further
-//! rows keep, and how the tables of two datasets compare.
+//! The columns of a dataset, a fit or a model, whose transforms and vocabularies further rows keep, and how the tables
+//! of two datasets compare.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use crate::convert::report::ConversionReport;
 use crate::convert::rows::source::{RequiredColumns, RowSource};
 use crate::convert::text::lines::Limits;
 use crate::convert::write::encode::Encoder;
-use crate::convert::{BAG_MAX, ConvertOptions, Progress, convert};
-use crate::dataset::Dataset;
+use crate::convert::{BAG_MAX, ConvertOptions, Converting, PlannedWork, Progress};
+use crate::dataset::{Dataset, Fit};
 use crate::ids::IdRules;
 use crate::origin::RowFormat;
 use crate::schema::{Hotness, Pooling, Schema, VocabularyKind};
@@ -108,6 +108,16 @@ impl KnownColumns {
             Some(_) => known.with_statistics(dataset.statistics()?),
             None => Ok(known),
         }
+    }
+
+    /// Opens the columns of a fit, with its vocabularies.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] or [`Error::Io`] for a vocabulary.
+    pub fn of_fit(fit: &Fit) -> Result<Self> {
+        let encoder = Encoder::with_files(fit.schema(), fit.dir(), |name| fit.checked_file(name))?;
+        let format = Some(fit.origin().format.clone());
+        Ok(Self::new(fit.dir().display().to_string(), fit.schema().clone(), format, encoder))
     }
 
     /// Returns the columns of a model, for example; `name` is for messages. `encoder` must be that of the schema.
@@ -308,15 +318,17 @@ pub fn convert_like(
     grow: bool,
     progress: &dyn Progress,
 ) -> Result<ConversionReport> {
-    convert_like_within(options, known, grow, (Limits::default(), progress))
+    with_known(options, known, grow, Limits::default(), Converting { options, progress })
 }
 
-pub(crate) fn convert_like_within(
+/// Plans the columns of an old dataset or of a model, opens files, and performs work on them.
+pub(crate) fn with_known<W: PlannedWork>(
     options: &ConvertOptions,
     known: KnownColumns,
     grow: bool,
-    (limits, progress): (Limits, &dyn Progress),
-) -> Result<ConversionReport> {
+    limits: Limits,
+    work: W,
+) -> Result<W::Report> {
     options.validate()?;
     let plan = known.plan(grow)?;
     let KnownColumns { name, schema, encoder, statistics, .. } = known;
@@ -347,22 +359,21 @@ pub(crate) fn convert_like_within(
         ),
     };
     let inherited = Inherited { name, vocabularies, statistics, schema };
-    with_source(input, Converting { options, plan: &plan, inherited, progress })
+    with_source(input, Planned { plan: &plan, inherited, work })
 }
 
-/// The conversion of rows of any format.
-struct Converting<'a> {
-    options: &'a ConvertOptions,
+/// Work on rows of any format.
+struct Planned<'a, W> {
     plan: &'a Plan,
     inherited: Inherited,
-    progress: &'a dyn Progress,
+    work: W,
 }
 
-impl SourceTask for Converting<'_> {
-    type Output = ConversionReport;
+impl<W: PlannedWork> SourceTask for Planned<'_, W> {
+    type Output = W::Report;
     type Error = Error;
 
-    fn run<S: RowSource>(self, source: &S) -> Result<ConversionReport> {
-        convert(self.options, self.plan, Some(self.inherited), source, self.progress)
+    fn run<S: RowSource>(self, source: S) -> Result<W::Report> {
+        self.work.run(self.plan, Some(self.inherited), source)
     }
 }

@@ -5,14 +5,17 @@
 //! Formats of raw rows implement `source::RowSource`. Text formats use `text`, `lines` (dividing into chunks) and
 //! `compressed`, with `criteo` and `csv` parsing the rows of a file; `hugectr` reads raw records and `parquet` typed
 //! columns. All of them fill `rows`, after which the code is shared: `learn` (counting within a memory budget in
-//! `count` and `spill`), `encode`, `write`. `predict` reads further rows for a model with the same code.
+//! `count` and `spill`), `encode`, `write`. `fit` ends after learning. `predict` reads further rows for a model with
+//! the same code.
 //! `docs/guide/converting.md` is the guide for users.
 
 mod bad;
 mod draft;
+mod fit;
 mod formats;
 mod known;
 mod learn;
+mod number;
 mod pass;
 mod plan;
 mod pool;
@@ -32,6 +35,7 @@ pub use crate::origin::{
 pub use crate::split::Split;
 pub use bad::{BAD_ROWS_NAME, BadTally};
 pub use draft::{DraftOptions, SchemaDraft, draft_schema};
+pub use fit::{FitReport, FittedTable, fit_criteo, fit_csv, fit_like, fit_parquet};
 pub use formats::hugectr::convert_hugectr_raw;
 pub use known::{ColumnsDifference, KnownColumns, TableGrowth, convert_like};
 pub use plan::options::{
@@ -49,27 +53,25 @@ pub use report::{CategoricalReport, ConversionReport, DenseReport, ExactReport, 
 pub use rows::RawRows;
 pub use rows::fault::{BadName, BadReason};
 pub use rows::kept::KeptTexts;
+pub use rows::split::{ColumnSplit, RowSplit};
 pub use write::encode::Encoder;
 pub use write::unknown::{DISTINCT_VALUES_MAX, UnknownCategories};
 
-use std::fs;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use rankine_base::error::{Error, IoContext, Result};
-use rankine_base::publish::{PartialDir, refuse_inputs, sync_dir};
-use rankine_base::stop::Stop;
+use rankine_base::error::{Error, Result};
+use rankine_base::publish::{PartialDir, refuse_inputs};
 
 use crate::origin::Origin;
 use crate::schema::{DenseTransform, HOTNESS_MAX, Schema};
-use crate::statistics::TableStatistics;
-use crate::vocabulary::{self, Vocabulary};
-use crate::write::{CheckedFile, DatasetWriter, write_file};
+use crate::write::{DatasetWriter, write_file};
 
 use formats::criteo::CriteoParser;
 use known::Inherited;
+use learn::columns::{LearntColumns, check_trained};
 use pass::Pass;
-use plan::Plan;
+use plan::{Learning, Plan};
 use rows::source::RowSource;
 use text::lines::{Limits, LineRules, Source};
 use text::{LineParser, TextSource};
@@ -114,20 +116,30 @@ pub fn convert_criteo(
     columns: &CriteoColumns,
     progress: &dyn Progress,
 ) -> Result<ConversionReport> {
-    convert_criteo_within(options, columns, Limits::default(), progress)
+    with_criteo(options, columns, Limits::default(), Converting { options, progress })
 }
 
-fn convert_criteo_within(
+/// Work on raw rows for which there is a plan.
+trait PlannedWork {
+    /// What the work gives.
+    type Report;
+
+    /// Performs the work, with what is inherited from an old dataset, if there is one.
+    fn run<S: RowSource>(self, plan: &Plan, inherited: Option<Inherited>, source: S) -> Result<Self::Report>;
+}
+
+/// Plans columns of Criteo's TSV, opens the files, and performs work on them.
+fn with_criteo<W: PlannedWork>(
     options: &ConvertOptions,
     columns: &CriteoColumns,
     limits: Limits,
-    progress: &dyn Progress,
-) -> Result<ConversionReport> {
+    work: W,
+) -> Result<W::Report> {
     options.validate()?;
     columns.validate()?;
     let plan = columns.plan(options.dense_dtype);
     let source = criteo_source(&plan.draft, options.sources()?, limits, |_| Ok(true))?;
-    convert(options, &plan, None, &source, progress)
+    work.run(&plan, None, source)
 }
 
 /// Converts CSV to a dataset as described by a schema file; exact columns without a minimum count use `min_count`. If
@@ -141,16 +153,17 @@ pub fn convert_csv(
     min_count: u64,
     progress: &dyn Progress,
 ) -> Result<ConversionReport> {
-    convert_csv_within(options, schema, min_count, Limits::default(), progress)
+    with_csv(options, schema, min_count, Limits::default(), Converting { options, progress })
 }
 
-fn convert_csv_within(
+/// Plans the columns of a schema file, opens files of CSV, and performs work on them.
+fn with_csv<W: PlannedWork>(
     options: &ConvertOptions,
     schema: &SchemaFile,
     min_count: u64,
     limits: Limits,
-    progress: &dyn Progress,
-) -> Result<ConversionReport> {
+    work: W,
+) -> Result<W::Report> {
     options.validate()?;
     if min_count == 0 {
         return Err(plan::options::no_min_count());
@@ -159,7 +172,7 @@ fn convert_csv_within(
     let RowFormat::Csv(format) = &plan.format else { unreachable!("a plan for CSV reads CSV") };
     let refuse = |missing: formats::csv::MissingColumn| schema.column_problem(&missing.column, missing.why);
     let source = formats::csv::csv_source(format, plan.target(), options.sources()?, limits, refuse)?;
-    convert(options, &plan, None, &source, progress)
+    work.run(&plan, None, source)
 }
 
 /// Converts Parquet to a dataset as described by a schema file, like [`convert_csv`].
@@ -173,6 +186,16 @@ pub fn convert_parquet(
     min_count: u64,
     progress: &dyn Progress,
 ) -> Result<ConversionReport> {
+    with_parquet(options, schema, min_count, Converting { options, progress })
+}
+
+/// Plans the columns of a schema file, opens files of Parquet, and performs work on them.
+fn with_parquet<W: PlannedWork>(
+    options: &ConvertOptions,
+    schema: &SchemaFile,
+    min_count: u64,
+    work: W,
+) -> Result<W::Report> {
     options.validate()?;
     if min_count == 0 {
         return Err(plan::options::no_min_count());
@@ -187,11 +210,11 @@ pub fn convert_parquet(
         };
         let refuse = |column: &str, why| schema.column_problem(column, why);
         let source = formats::parquet::parquet_source(sources, plan.target(), files, refuse)?;
-        convert(options, &plan, None, &source, progress)
+        work.run(&plan, None, source)
     }
     #[cfg(not(feature = "parquet"))]
     {
-        let _ = (schema, progress);
+        let _ = (schema, work);
         Err(no_parquet())
     }
 }
@@ -216,6 +239,7 @@ fn criteo_source(
         parsers: files.iter().map(parser).collect::<Result<_>>()?,
         files,
         kept: Vec::new(),
+        split: None,
         rules: LineRules::default(),
         limits,
         expects: "Criteo's TSV (a label, 13 integers, 26 categories)".into(),
@@ -245,6 +269,12 @@ impl ConvertOptions {
         }
     }
 
+    /// Describes which rows were read.
+    fn conversion(&self, plan: &Plan, rows: RowCounts) -> Conversion {
+        let [files, eval] = self.source_names();
+        Conversion { format: plan.format.clone(), files, eval, split: self.split.to_string(), rows }
+    }
+
     /// Returns what the sources of the training part and of the evaluation part are called.
     fn source_names(&self) -> [Vec<String>; 2] {
         let paths = self.files.iter().chain(&self.eval).map(|path| path.to_string_lossy().into_owned());
@@ -255,125 +285,65 @@ impl ConvertOptions {
     }
 }
 
-/// Executes a plan, with what is inherited from an old dataset, if there is one.
-fn convert<S: RowSource>(
-    options: &ConvertOptions,
-    plan: &Plan,
-    inherited: Option<Inherited>,
-    source: &S,
-    progress: &dyn Progress,
-) -> Result<ConversionReport> {
-    refuse_inputs(&options.out, options.files.iter().chain(&options.eval))?;
-    let labels = options.labels(&plan.draft.labels)?;
-    let dir = PartialDir::create(&options.out)?;
-    let pass = source.if_unchanged(Pass::new(options, source, &plan.draft, progress))?;
-    let (old, vocabularies, earlier) = match inherited {
-        Some(Inherited { name, schema, vocabularies, statistics }) => {
-            (Some((name, schema)), vocabularies, statistics)
-        }
-        None => (None, vec![None; plan.draft.categorical.len()], None),
-    };
-    let counted = counted_by(&vocabularies, old.is_some(), earlier.as_deref());
-    let mut statistics = source.if_unchanged(learn::learn(&pass, plan, vocabularies, dir.path()))?;
-    let mut schema = Schema { labels, ..plan.schema(&statistics)? };
-    if let Some((_, old)) = &old {
-        // Equal schemas, if the rows allow it.
-        schema.keep_larger_bags(old);
+/// Returns a source whose rows are split as the options say.
+fn split_source<S: RowSource>(mut source: S, options: &ConvertOptions) -> Result<S> {
+    if let RowSplit::ByColumn(split) = &options.split {
+        source.split_by(split)?;
     }
-    let encoder = Encoder::new(&schema, std::mem::take(&mut statistics.vocabularies))?;
-
-    let block_samples = options.block_samples(plan.format.block_samples(&schema)?)?;
-    let mut writer = DatasetWriter::new(&dir, schema.clone(), block_samples)?;
-    write_vocabularies(&dir, &encoder, &mut writer, &counted, &options.stop)?;
-    writer.set_earlier_statistics(earlier.unwrap_or_default());
-    let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer);
-    let written = source.if_unchanged(written)?;
-    if statistics.rows.is_some_and(|rows| rows != written.rows.read) {
-        let what = "the input files changed during the conversion: run it again".into();
-        return Err(Error::Changed { path: None, what });
-    }
-    if written.rows.train == 0 {
-        let RowCounts { read, bad, eval, .. } = written.rows;
-        return Err(match read - bad {
-            _ if read == 0 => Error::bad_rows(None, None, bad::NO_ROWS),
-            0 => Error::bad_rows(
-                None,
-                None,
-                match read {
-                    1 => "no rows are left for training: the only row read is bad".into(),
-                    _ => format!("no rows are left for training: all {read} rows read are bad"),
-                },
-            ),
-            _ if options.split == Split::None => Error::setting(
-                "--eval",
-                "no rows are left for training: the files other than those of --eval have no good rows; check that \
-                 these are the files you mean",
-            ),
-            _ => Error::setting(
-                "--split",
-                format!(
-                    "no rows are left for training: {} read, {bad} of them bad and {eval} held out for evaluation \
-                     (--split {}); hold out fewer",
-                    if read == 1 { "1 row was".into() } else { format!("{read} rows were") },
-                    options.split
-                ),
-            ),
-        });
-    }
-    let mut report = report_of(options, plan, &schema, &encoder, &written);
-    if let Some((name, old)) = old {
-        report.set_like(name, &old, plan.learns_categories());
-    }
-    let json = serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n";
-    write_file(dir.path(), REPORT_NAME, json.as_bytes())?;
-    writer.finish(Origin::Converted(report.conversion.clone()))?;
-    options.stop.check()?;
-    dir.publish()?;
-    Ok(report)
+    Ok(source)
 }
 
-/// Returns for each categorical column whether the counts of its vocabulary, once learnt, are the look-ups that the
-/// statistics should have: not if `vocabularies` of an old dataset count rows that its statistics do not.
-fn counted_by(
-    vocabularies: &[Option<Vocabulary>],
-    inherited: bool,
-    earlier: Option<&[TableStatistics]>,
-) -> Vec<bool> {
-    let counted = |(number, vocabulary): (usize, &Option<Vocabulary>)| {
-        let lookups = vocabulary.iter().flat_map(Vocabulary::counts).sum::<u64>();
-        !inherited || earlier.is_some_and(|earlier| earlier[number].lookups == lookups)
-    };
-    vocabularies.iter().enumerate().map(counted).collect()
+/// Converts rows to a dataset.
+struct Converting<'a> {
+    options: &'a ConvertOptions,
+    progress: &'a dyn Progress,
 }
 
-/// Writes the vocabularies. `counted` states for each categorical column whether the counts of its vocabulary are the
-/// look-ups that the statistics should have.
-fn write_vocabularies(
-    dir: &PartialDir,
-    encoder: &Encoder,
-    writer: &mut DatasetWriter<'_>,
-    counted: &[bool],
-    stop: &Stop,
-) -> Result<()> {
-    let folder = dir.path().join(vocabulary::FOLDER);
-    fs::create_dir(&folder).context("create", &folder)?;
-    let schema = writer.schema().clone();
-    for (number, column) in schema.categorical.iter().enumerate() {
-        let shared = schema.categorical.iter().any(|other| other.shares.as_ref() == Some(&column.name));
-        if let Some(vocabulary) = encoder.vocabulary(number).filter(|_| column.shares.is_none()) {
-            let mut file = CheckedFile::create(dir.path(), &vocabulary::file_name(&column.name))?;
-            vocabulary.to_tsv(|piece| {
-                stop.check()?;
-                file.write(piece)
-            })?;
-            writer.add_file(file.finish()?);
-            // The counts of a shared vocabulary cover all columns that share it.
-            if counted[number] && !shared {
-                writer.set_known_counts(number, vocabulary.counts());
-            }
+impl PlannedWork for Converting<'_> {
+    type Report = ConversionReport;
+
+    fn run<S: RowSource>(
+        self,
+        plan: &Plan,
+        inherited: Option<Inherited>,
+        source: S,
+    ) -> Result<ConversionReport> {
+        let Self { options, progress } = self;
+        let source = &split_source(source, options)?;
+        refuse_inputs(&options.out, options.files.iter().chain(&options.eval))?;
+        let dir = PartialDir::create(&options.out)?;
+        let pass = source.if_unchanged(Pass::new(options, source, &plan.draft, progress))?;
+        let mut learnt = LearntColumns::learn(&pass, plan, inherited, dir.path(), false)?;
+        let schema = &learnt.schema;
+
+        let block_samples = options.block_samples(plan.format.block_samples(schema)?)?;
+        let mut writer = DatasetWriter::new(&dir, schema.clone(), block_samples)?;
+        learnt.write_vocabularies(&dir, &options.stop)?.into_iter().for_each(|file| writer.add_file(file));
+        learnt.known_counts().for_each(|(column, counts)| writer.set_known_counts(column, counts));
+        writer.set_earlier_statistics(learnt.earlier.take().unwrap_or_default());
+        let LearntColumns { schema, encoder, statistics, old, .. } = learnt;
+        let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer);
+        let written = source.if_unchanged(written)?;
+        if statistics.rows.is_some_and(|rows| rows.read != written.rows.read) {
+            let what = "the input files changed during the conversion: run it again".into();
+            return Err(Error::Changed { path: None, what });
         }
+        // All rows of a shard may be held out, if nothing is learned from it.
+        let by_column = matches!(options.split, RowSplit::ByColumn(_));
+        if written.rows.eval == 0 || plan.learning != Learning::Nothing || !by_column {
+            check_trained(&written.rows, options)?;
+        }
+        let mut report = report_of(options, plan, &schema, &encoder, &written);
+        if let Some((name, old)) = old {
+            report.set_like(name, &old, plan.learns_categories());
+        }
+        let json = serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n";
+        write_file(dir.path(), REPORT_NAME, json.as_bytes())?;
+        writer.finish(Origin::Converted(report.conversion.clone()))?;
+        options.stop.check()?;
+        dir.publish()?;
+        Ok(report)
     }
-    sync_dir(&folder)
 }
 
 fn report_of(
@@ -383,7 +353,6 @@ fn report_of(
     encoder: &Encoder,
     written: &WriteResult,
 ) -> ConversionReport {
-    let [files, eval] = options.source_names();
     let columns = schema.categorical.iter().enumerate().map(|(number, column)| {
         let exact = encoder.vocabulary(number).map(|vocabulary| ExactReport {
             kept_categories: vocabulary.rows() - 1,
@@ -399,13 +368,7 @@ fn report_of(
         (column.name.clone(), DenseReport { mean, deviation, missing })
     });
     ConversionReport {
-        conversion: Conversion {
-            format: plan.format.clone(),
-            files,
-            eval,
-            split: options.split.to_string(),
-            rows: written.rows,
-        },
+        conversion: options.conversion(plan, written.rows),
         like: None,
         bad_by_reason: written.bad_by_reason.clone(),
         columns: columns.collect(),

@@ -9,6 +9,7 @@ use crate::convert::pool::Pool;
 use crate::convert::rows::fault::BadRow;
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{PartRows, RowSource, Span};
+use crate::convert::rows::split::RowSplit;
 use crate::schema::Schema;
 use crate::split::{HeldOut, Split};
 
@@ -36,7 +37,12 @@ impl<'a, S: RowSource> Pass<'a, S> {
         let rows = Pool::default();
         let mut pass = Self { options, source, draft, eval: HeldOut::None, progress, rows };
         let mut rows = 0;
-        if let Split::Last { .. } = options.split {
+        // A split by a column is up to the source.
+        let split = match options.split {
+            RowSplit::ByNumber(split) => split,
+            RowSplit::ByColumn(_) => Split::None,
+        };
+        if let Split::Last { .. } = split {
             for chunk in source.chunks() {
                 options.stop.check()?;
                 let span = source.span(&chunk?);
@@ -44,7 +50,7 @@ impl<'a, S: RowSource> Pass<'a, S> {
                 pass.advance("counting rows", span);
             }
         }
-        pass.eval = HeldOut::of(options.split, rows);
+        pass.eval = HeldOut::of(split, rows);
         Ok(pass)
     }
 

@@ -155,12 +155,12 @@ pub(crate) trait SourceTask: Sized {
     type Error: From<Error>;
 
     /// Performs the work.
-    fn run<S: RowSource>(self, source: &S) -> Result<Self::Output, Self::Error>;
+    fn run<S: RowSource>(self, source: S) -> Result<Self::Output, Self::Error>;
 
     /// Performs the work on rows with the texts of some columns.
     fn run_keeping<S: RowSource>(self, keep: &[String], mut source: S) -> Result<Self::Output, Self::Error> {
         source.keep(keep)?;
-        self.run(&source)
+        self.run(source)
     }
 }
 
@@ -227,7 +227,8 @@ impl<E: From<Error>, T: FnMut(RawChunk<'_>) -> Result<(), E>> SourceTask for Ord
     type Output = ();
     type Error = E;
 
-    fn run<S: RowSource>(self, source: &S) -> Result<(), E> {
+    fn run<S: RowSource>(self, source: S) -> Result<(), E> {
+        let source = &source;
         let Self { reader: &RawReader { schema, encoder, keep, threads, .. }, unknown, progress, mut take } =
             self;
         let spare = Pool::default();

@@ -4,9 +4,9 @@ use rankine_base::nearest::did_you_mean;
 
 use crate::convert::BAG_MAX;
 use crate::convert::formats::criteo;
+use crate::convert::number;
 use crate::convert::rows::source::largest_raw_number;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
-use crate::convert::text::number;
 use crate::origin::{CategorySource, ColumnSources, LabelRule, LabelSource, RowFormat};
 use crate::schema::{Categorical, Dense, Hotness, Label, Schema, VocabularyKind};
 

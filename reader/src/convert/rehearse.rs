@@ -44,7 +44,7 @@ impl SourceTask for SingleThreadedRead<'_> {
     type Output = ();
     type Error = Error;
 
-    fn run<S: RowSource>(self, source: &S) -> Result<()> {
+    fn run<S: RowSource>(self, source: S) -> Result<()> {
         let (mut rows, mut copies) = (PartRows::new(self.schema), Vec::new());
         let mut continues = false;
         for chunk in source.chunks() {

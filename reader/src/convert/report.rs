@@ -45,7 +45,10 @@ impl ConversionReport {
 }
 
 /// Serializes a map in the columns' order; a map sorted by name would give C1, C10, C11, ...
-fn as_map<V: Serialize, S: Serializer>(columns: &[(String, V)], serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn as_map<V: Serialize, S: Serializer>(
+    columns: &[(String, V)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_map(columns.iter().map(|(name, report)| (name, report)))
 }
 

@@ -11,6 +11,7 @@ use rankine_base::files::{check_folder, read_regular};
 use rankine_base::sealed::{self, Checksum};
 use serde::{Deserialize, Serialize};
 
+use super::fit::{Fit, is_fit};
 use super::folder::{Folders, Shard};
 use super::{FileManifest, MANIFEST_NAME, is_collection, is_dataset};
 use crate::part::Part;
@@ -65,6 +66,9 @@ pub(crate) fn open_folders(dir: &Path) -> Result<Folders> {
 fn no_dataset(dir: &Path) -> Error {
     if let Err(error) = check_folder(dir, "a dataset") {
         return error;
+    }
+    if Fit::exists(dir) {
+        return is_fit(dir);
     }
     let partial = dir.with_added_extension("partial");
     // A path without a file name, such as `.`, gets no extension.

@@ -127,7 +127,7 @@ impl Shard {
 
     /// Reads a file that the manifest lists, and checks its checksum.
     fn checked_file(&self, name: &str) -> Result<Vec<u8>> {
-        checked_file(&self.manifest.files, &self.dir, name)
+        checked_file(&self.manifest.files, &self.dir.join(MANIFEST_NAME), name)
     }
 }
 
@@ -211,7 +211,7 @@ impl Folders {
             true => &self.statistics,
             false => &self.shards[self.reference].dir,
         };
-        checked_file(&self.manifest.files, dir, name)
+        checked_file(&self.manifest.files, &dir.join(MANIFEST_NAME), name)
     }
 }
 
@@ -246,18 +246,19 @@ fn parse_statistics(dir: &Path, bytes: &[u8], schema: &Schema) -> Result<Vec<Tab
     Ok(tables)
 }
 
-/// Reads a listed file of a folder, and checks its checksum.
+/// Reads a file that the manifest of its folder lists, and checks its checksum.
 ///
 /// # Errors
 /// [`Error::Damaged`] if it is not listed, or not what was written.
-pub(super) fn checked_file(files: &[FileManifest], dir: &Path, name: &str) -> Result<Vec<u8>> {
-    let path = dir.join(name);
+pub(super) fn checked_file(files: &[FileManifest], manifest: &Path, name: &str) -> Result<Vec<u8>> {
+    let path = manifest.with_file_name(name);
     let Some(listed) = files.iter().find(|file| file.name == name) else {
-        return Err(Error::damaged(&dir.join(MANIFEST_NAME), None, format!("it does not list {name}")));
+        return Err(Error::damaged(manifest, None, format!("it does not list {name}")));
     };
     let bytes = read_regular(&path).context("read", &path)?;
     if bytes.len() as u64 != listed.bytes || xxh3_64(&bytes) != listed.xxh3.0 {
-        return Err(Error::damaged(&path, None, "its checksum does not match dataset.json"));
+        let manifest = manifest.file_name().unwrap_or_default().display();
+        return Err(Error::damaged(&path, None, format!("its checksum does not match {manifest}")));
     }
     Ok(bytes)
 }

@@ -21,11 +21,14 @@ use crate::schema::{Categorical, DenseDtype, Schema};
 use crate::statistics::{self, TableStatistics};
 
 mod collection;
+mod fit;
 mod folder;
 mod validation;
 
 pub use collection::COLLECTION_NAME;
 pub(crate) use collection::{Collection, open_folders};
+pub(crate) use fit::FitManifest;
+pub use fit::{FIT_NAME, Fit};
 pub(crate) use folder::{Folders, Shard};
 pub use validation::Selection;
 use validation::ValidationCut;
@@ -535,7 +538,9 @@ impl Dataset {
     pub fn checked_file(&self, name: &str) -> Result<Vec<u8>> {
         match &self.source {
             Source::Folders(folders) => folders.checked_file(name),
-            Source::Columns(columns) => folder::checked_file(&columns.vocabularies, &self.dir, name),
+            Source::Columns(columns) => {
+                folder::checked_file(&columns.vocabularies, &self.dir.join(MANIFEST_NAME), name)
+            }
             Source::Raw(_) => Err(self.lists_no(name)),
         }
     }

@@ -18,7 +18,7 @@ pub enum Origin {
     Converted(Conversion),
 }
 
-/// How a dataset was converted.
+/// How a dataset was converted, or a fit was learned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conversion {
@@ -40,14 +40,25 @@ pub struct Conversion {
 pub struct RowCounts {
     /// All rows.
     pub read: u64,
-    /// Rows in the dataset.
+    /// Good rows: those in the dataset, if there is one.
     pub kept: u64,
-    /// Rows that are not in the dataset.
+    /// Rows that cannot be read.
     pub bad: u64,
     /// Rows of the training part.
     pub train: u64,
     /// Rows of the evaluation part.
     pub eval: u64,
+}
+
+impl RowCounts {
+    /// Adds rows that were read, of which these are good.
+    pub(crate) fn add(&mut self, read: u64, train: u64, eval: u64) {
+        self.read += read;
+        self.kept += train + eval;
+        self.bad += read - train - eval;
+        self.train += train;
+        self.eval += eval;
+    }
 }
 
 /// What to generate.

@@ -34,6 +34,8 @@ pub enum Command {
     Predict,
     /// Converting files to a dataset.
     Convert,
+    /// Learning from files for conversions.
+    Fit,
     /// Generating a dataset.
     Generate,
 }
@@ -46,6 +48,7 @@ impl Command {
             Self::Eval => "eval",
             Self::Predict => "predict",
             Self::Convert => "convert",
+            Self::Fit => "fit",
             Self::Generate => "generate",
         }
     }

@@ -180,7 +180,7 @@ fn register(catalog: &mut Catalog, info: RunInfo) -> (Common, Metrics) {
             Metrics::Training(Box::new(Training::new(catalog)))
         }
         Command::Eval => Metrics::Evaluation(Evaluating::new(catalog)),
-        Command::Predict | Command::Convert | Command::Generate => Metrics::Tasks,
+        Command::Predict | Command::Convert | Command::Fit | Command::Generate => Metrics::Tasks,
     };
     catalog.collector(ProcessCollector::new(), &process::FAMILIES);
     (common, metrics)

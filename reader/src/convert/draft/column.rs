@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::convert::number;
 use crate::convert::rows::raw_type::{RawColumnType, RawType};
-use crate::convert::text::number;
 
 /// Texts that may separate the categories of a field.
 pub(super) const SEPARATORS: [&str; 4] = ["|", ";", ",", " "];

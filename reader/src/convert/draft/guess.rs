@@ -3,8 +3,8 @@
 use rankine_base::escape::excerpt;
 
 use crate::convert::draft::column::{Observed, SEPARATORS, WHOLE_MAX};
+use crate::convert::number;
 use crate::convert::rows::raw_type::RawType;
-use crate::convert::text::number;
 
 /// Fewer values say nothing about how many distinct ones there are.
 const VALUES_MIN: u64 = 20;

@@ -15,6 +15,7 @@ use rankine_base::error::{Error, IoContext, Result};
 use rankine_base::nearest::no_column;
 
 use crate::convert::formats::csv::first_fields;
+use crate::convert::number;
 use crate::convert::predict::{RawInput, SourceTask, with_source};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::raw_type::{RawColumnType, RawType};
@@ -22,7 +23,6 @@ use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{PartRows, RequiredColumns, RowSource};
 use crate::convert::rows::{RawBags, RawCategories, RawValues};
 use crate::convert::text::lines::{Limits, PARQUET_MAGIC, Source};
-use crate::convert::text::number;
 use crate::convert::{BAG_MAX, ColumnSources, CsvFormat, RowFormat};
 use crate::ids::IdRules;
 use crate::key::ShortKey;
@@ -252,7 +252,7 @@ impl SourceTask for Reading<'_> {
     type Output = ();
     type Error = Error;
 
-    fn run<S: RowSource>(self, source: &S) -> Result<()> {
+    fn run<S: RowSource>(self, source: S) -> Result<()> {
         let Self { schema, keep, rows_max, sample } = self;
         let mut rows = PartRows::new(schema);
         let mut kept = KeptTexts::new(keep);

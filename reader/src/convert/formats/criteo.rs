@@ -1,13 +1,15 @@
 //! Criteo's TSV: parses a line into a label, numbers and categories, or returns why it is bad.
 
+use std::borrow::Cow;
+
 use rankine_base::error::{Error, Result};
 use rankine_base::escape::excerpt;
 
+use crate::convert::number;
 use crate::convert::rows::fault::{BadReason, Fault};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::LineParser;
-use crate::convert::text::number;
 use crate::key::ShortKey;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 
@@ -182,6 +184,10 @@ impl LineParser for CriteoParser {
         kept.iter().for_each(|&field| out.push(all.get(field).copied().unwrap_or_default()));
     }
 
+    fn field<'l>(&self, line: &'l [u8], field: usize) -> Cow<'l, [u8]> {
+        Cow::Borrowed(fields(line).nth(field).unwrap_or_default())
+    }
+
     fn describe(&self, fault: Fault, line: &[u8]) -> String {
         let field = fault.field.map(|field| field as usize);
         let shown = excerpt(field.and_then(|field| fields(line).nth(field)).unwrap_or(line));
@@ -212,6 +218,7 @@ impl LineParser for CriteoParser {
             BadReason::Quote | BadReason::Weight | BadReason::Bag => {
                 unreachable!("Criteo's rows have no quotes, weights or bags")
             }
+            BadReason::Split => unreachable!("the source describes it"),
         }
     }
 }

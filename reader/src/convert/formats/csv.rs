@@ -9,12 +9,12 @@ use rankine_base::escape::excerpt;
 use rankine_base::nearest::{no_column, quoted};
 
 use crate::convert::BAG_MAX;
+use crate::convert::number;
 use crate::convert::rows::fault::{BadReason, Fault};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::source::{NamedTarget, RequiredColumns};
 use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::text::lines::{Limits, LineRules, Quoting, Source, closing_quote};
-use crate::convert::text::number;
 use crate::convert::text::{LineParser, TextSource};
 use crate::origin::{ColumnSources, CsvFormat, LabelRule};
 use crate::schema::{Hotness, Schema, VocabularyKind};
@@ -100,6 +100,7 @@ pub(crate) fn csv_source(
         files,
         parsers: parsers.into_iter().map(|parser| parser as Arc<dyn LineParser>).collect(),
         kept: Vec::new(),
+        split: None,
         rules,
         limits,
         expects: "CSV as the schema file's [format] describes it (delimiter, header, quotes)".into(),
@@ -420,6 +421,14 @@ impl LineParser for CsvParser {
         fields.iter().for_each(|&field| out.push(all.get(field).map_or(b"", |text| text)));
     }
 
+    fn field<'l>(&self, line: &'l [u8], field: usize) -> Cow<'l, [u8]> {
+        let text = match self.fields.is_plain(line) {
+            true => Plain::new(line, self.fields.delimiter).nth(field).map(Cow::Borrowed),
+            false => Fields::new(line, self.fields).nth(field).flatten(),
+        };
+        text.unwrap_or_default()
+    }
+
     fn describe(&self, fault: Fault, line: &[u8]) -> String {
         let fields = self.fields.all(line).unwrap_or_default();
         let field = fault.field.and_then(|field| fields.get(field as usize));
@@ -467,6 +476,7 @@ impl LineParser for CsvParser {
             }
             BadReason::Bag => format!("more than {BAG_MAX} categories in {shown}"),
             BadReason::Category => format!("{shown} is not a category"),
+            BadReason::Split => unreachable!("the source describes it"),
         }
     }
 }

@@ -12,9 +12,10 @@ use crate::convert::rows::fault::{BadName, BadReason, BadRow, Fault};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{PartRows, RowSource, Span, largest_number};
+use crate::convert::rows::split::ColumnSplit;
 use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::text::lines::Source;
-use crate::convert::{Progress, convert};
+use crate::convert::{Converting, PlannedWork, Progress};
 use crate::ids::IdRules;
 use crate::origin::RowFormat;
 use crate::raw::{RawFormat, RecordDecoder, RecordFault, RecordFaultKind};
@@ -44,7 +45,7 @@ pub fn convert_hugectr_raw(
         format: RowFormat::HugectrRaw(format.clone()),
         learning: Learning::All,
     };
-    convert(options, &plan, None, &source, progress)
+    Converting { options, progress }.run(&plan, None, source)
 }
 
 /// Files of records.
@@ -136,6 +137,13 @@ impl RowSource for RecordSource {
             "raw records have no columns of text to keep, only the numbers that the model reads: join predictions to \
              other data by the number of the row, the first column",
         ))
+    }
+
+    fn split_by(&mut self, split: &ColumnSplit) -> Result<()> {
+        let what = format!(
+            "--split {split} needs columns of text, which raw records do not have: use last or random, or --eval"
+        );
+        Err(Error::setting("--split", what))
     }
 
     fn copy_kept(&self, _: &RecordChunk, _: &[BadRow], _: &mut KeptTexts) {}
@@ -296,7 +304,7 @@ mod tests {
         assert!(first as usize * record_bytes > 2 * CHUNK_BYTES);
         let (front, back) = bytes.split_at(first as usize * record_bytes);
         let options = ConvertOptions {
-            split: Split::Last { share: 0.5 },
+            split: Split::Last { share: 0.5 }.into(),
             on_bad: OnBad::Quarantine,
             dense_dtype: DenseDtype::F32,
             ..ConvertOptions::new(vec![temp.file("a.bin", front), temp.file("b.bin", back)], temp.path("out"))

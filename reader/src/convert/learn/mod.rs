@@ -1,5 +1,6 @@
 //! The learning pass over the training part: which categories get rows, and how numbers are standardized.
 
+pub(crate) mod columns;
 pub(crate) mod count;
 pub(crate) mod spill;
 
@@ -16,28 +17,23 @@ use crate::convert::rows::fault::BadRow;
 use crate::convert::rows::source::{PartRows, RowSource};
 use crate::convert::rows::{RawKeys, RawRows, RawValues};
 use crate::ordered::ordered_map;
+use crate::origin::RowCounts;
 use crate::precomputed::PrecomputedFunction;
 use crate::schema::{DenseFunction, VocabularyKind};
 use crate::vocabulary::Vocabulary;
 
-/// Reads all sources if there is anything to learn. Bad rows are already checked here, so that a conversion that
-/// cannot succeed ends early. `vocabularies` are those that exist before, one entry per categorical column.
+/// Reads all sources. Bad rows are already checked here, so that a conversion that cannot succeed ends early; if this
+/// is the `only_pass`, they are also named and kept in `dir`. `vocabularies` has an entry for each categorical column:
+/// the vocabulary that exists before. `dir` is for temporary files, too.
 pub(crate) fn learn<S: RowSource>(
     pass: &Pass<'_, S>,
     plan: &Plan,
     vocabularies: Vec<Option<Vocabulary>>,
     dir: &Path,
+    only_pass: bool,
 ) -> Result<ColumnStatistics> {
     let draft = &plan.draft;
-    let mut statistics = ColumnStatistics {
-        vocabularies,
-        moments: vec![Moments::default(); draft.dense.len()],
-        largest_bags: vec![0; draft.categorical.len()],
-        rows: None,
-    };
-    if !plan.must_learn() {
-        return Ok(statistics);
-    }
+    let mut statistics = ColumnStatistics::before(draft, vocabularies);
     let options = pass.options;
     let counted = CountedColumns::new(plan)?;
     let budget_bytes = usize::try_from(options.memory).unwrap_or(usize::MAX);
@@ -54,7 +50,7 @@ pub(crate) fn learn<S: RowSource>(
     };
     let buckets = Pool::default();
     let work = |chunk: S::Chunk| {
-        let ((moments, largest_bags), bad) = pass.read(&chunk, |rows| {
+        let ((moments, largest_bags, rows), bad) = pass.read(&chunk, |rows| {
             let mut own = buckets.take().unwrap_or_default();
             counter.add(&counted.keys_of(&rows.train), &mut own)?;
             buckets.put(own);
@@ -66,13 +62,13 @@ pub(crate) fn learn<S: RowSource>(
                 }
                 None => Moments::default(),
             });
-            Ok((moments.collect(), largest_bags(rows)))
+            Ok((moments.collect(), largest_bags(rows), [rows.train.len() as u64, rows.eval.len() as u64]))
         })?;
-        Ok(ChunkStatistics { chunk, bad, moments, largest_bags })
+        Ok(ChunkStatistics { chunk, bad, moments, largest_bags, rows })
     };
 
-    let mut rows = 0;
-    let mut bad_rows = pass.bad_rows(None);
+    let mut rows = RowCounts::default();
+    let mut bad_rows = pass.bad_rows(only_pass.then_some(dir));
     ordered_map(
         options.threads,
         &options.stop,
@@ -80,7 +76,8 @@ pub(crate) fn learn<S: RowSource>(
         work,
         |looked: ChunkStatistics<S::Chunk>| -> Result<()> {
             let span = pass.source.span(&looked.chunk);
-            rows += span.rows;
+            let [train, eval] = looked.rows;
+            rows.add(span.rows, train, eval);
             bad_rows.take(&looked.chunk, &looked.bad)?;
             statistics.moments.iter_mut().zip(&looked.moments).for_each(|(sum, own)| sum.merge(own));
             statistics
@@ -92,7 +89,7 @@ pub(crate) fn learn<S: RowSource>(
             Ok(())
         },
     )?;
-    bad_rows.finish()?;
+    statistics.bad_by_reason = bad_rows.finish()?;
     statistics.rows = Some(rows);
 
     learn_vocabularies(pass, &counted, &counter, &mut statistics.vocabularies)?;
@@ -174,6 +171,8 @@ struct ChunkStatistics<C> {
     bad: Vec<BadRow>,
     moments: Vec<Moments>,
     largest_bags: Vec<u32>,
+    /// Good rows of the training and the evaluation part.
+    rows: [u64; 2],
 }
 
 /// Returns the largest bags of all rows, including the evaluation part: no bag of the dataset may be larger.

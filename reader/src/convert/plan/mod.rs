@@ -5,12 +5,15 @@ pub(crate) mod moments;
 pub(crate) mod options;
 pub(crate) mod schema_file;
 
+use std::collections::BTreeMap;
+
 use rankine_base::error::Result;
 
 use crate::convert::BAG_MAX;
 use crate::convert::plan::moments::Moments;
+use crate::convert::rows::fault::BadReason;
 use crate::convert::rows::source::{NamedTarget, RequiredColumns};
-use crate::origin::RowFormat;
+use crate::origin::{RowCounts, RowFormat};
 use crate::schema::{Hotness, Schema, VocabularyKind};
 use crate::vocabulary::Vocabulary;
 
@@ -48,8 +51,22 @@ pub(crate) struct ColumnStatistics {
     pub(crate) moments: Vec<Moments>,
     /// One entry per categorical column: the maximum number of categories in any row.
     pub(crate) largest_bags: Vec<u32>,
-    /// Rows of all sources, if they had to be read.
-    pub(crate) rows: Option<u64>,
+    /// Counts of the rows of all sources, if they had to be read.
+    pub(crate) rows: Option<RowCounts>,
+    /// The number of bad rows for each reason, as far as rows were read.
+    pub(crate) bad_by_reason: BTreeMap<BadReason, u64>,
+}
+
+impl ColumnStatistics {
+    /// Returns what is known before rows are read: the vocabularies that exist, one entry per categorical column.
+    pub(crate) fn before(draft: &Schema, vocabularies: Vec<Option<Vocabulary>>) -> Self {
+        Self {
+            vocabularies,
+            moments: vec![Moments::default(); draft.dense.len()],
+            largest_bags: vec![0; draft.categorical.len()],
+            ..Self::default()
+        }
+    }
 }
 
 impl Plan {

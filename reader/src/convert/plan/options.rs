@@ -9,6 +9,7 @@ use rankine_base::error::{Error, InvalidValue, Result};
 use rankine_base::stop::Stop;
 
 use crate::convert::plan::{Learning, Plan};
+use crate::convert::rows::split::RowSplit;
 use crate::convert::{CATEGORICAL_COLUMNS, DENSE_COLUMNS};
 use crate::label::is_share;
 use crate::origin::RowFormat;
@@ -16,7 +17,6 @@ use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
     VocabularyKind,
 };
-use crate::split::Split;
 
 /// Maximum number of rows of hashed and identity tables: counting takes eight bytes per row during conversion.
 pub const TABLE_ROWS_MAX: u64 = 1 << 32;
@@ -27,11 +27,11 @@ pub struct ConvertOptions {
     /// The sources, in the order in which their rows count: plain, gzip or zstd, which is detected from their first
     /// bytes.
     pub files: Vec<PathBuf>,
-    /// The dataset's folder, which must not exist or be empty.
+    /// The folder of the dataset or fit, which must not exist or be empty.
     pub out: PathBuf,
     /// Which rows of `files` are for evaluation instead of training.
-    pub split: Split,
-    /// Sources whose rows are the evaluation part; then `split` must be [`Split::None`].
+    pub split: RowSplit,
+    /// Sources whose rows are the evaluation part; then `split` must be the default, which holds out no row.
     pub eval: Vec<PathBuf>,
     /// What messages and the dataset call the sources, `files` first and then `eval`, if these are temporary. A source
     /// without an entry is called by its path.
@@ -88,7 +88,7 @@ impl ConvertOptions {
         Self {
             files,
             out,
-            split: Split::None,
+            split: RowSplit::default(),
             eval: Vec::new(),
             names: Vec::new(),
             on_bad: OnBad::Fail,
@@ -137,7 +137,7 @@ impl ConvertOptions {
         if self.files.is_empty() {
             return Err(Error::setting("files", "no input: give at least one file to convert"));
         }
-        if !self.eval.is_empty() && self.split != Split::None {
+        if !self.eval.is_empty() && self.split != RowSplit::default() {
             let what = format!(
                 "--eval names files for the evaluation part, but --split {} takes it from the other files: \
                  choose one, and with --eval use --split none",

@@ -24,6 +24,8 @@ pub enum BadReason {
     RowNumber,
     /// A bag has more than [`crate::convert::BAG_MAX`] categories.
     Bag,
+    /// Its value cannot be compared with the value of the split.
+    Split,
 }
 
 /// Why a row is bad, and where.

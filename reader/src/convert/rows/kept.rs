@@ -65,11 +65,16 @@ pub(crate) fn good_rows<R>(rows: impl Iterator<Item = R>, bad: &[BadRow]) -> imp
     (0..).zip(rows).filter(move |(number, _)| bad.next_if_eq(number).is_none()).map(|(_, row)| row)
 }
 
-/// Returns the numbers of the columns to keep among the columns of a file.
+/// Returns the numbers of some columns among the columns of a file; `purpose`, such as "to keep", is for messages.
 ///
 /// # Errors
 /// [`Error::Columns`] for the first one that the file lacks, or has twice.
-pub(crate) fn positions(file: &Path, names: &[String], columns: &[String]) -> Result<Vec<usize>> {
+pub(crate) fn positions(
+    file: &Path,
+    names: &[String],
+    columns: &[String],
+    purpose: &str,
+) -> Result<Vec<usize>> {
     let position = |column: &String| {
         let mut found = (0..names.len()).filter(|&number| names[number] == *column);
         match (found.next(), found.next()) {
@@ -77,14 +82,14 @@ pub(crate) fn positions(file: &Path, names: &[String], columns: &[String]) -> Re
             (Some(_), Some(second)) => Err(Error::columns(
                 Some(column),
                 format!(
-                    "{} has two columns named {}, so it is unclear which one to keep; the second is field {}",
+                    "{} has two columns named {}, so it is unclear which one {purpose}; the second is field {}",
                     file.display(),
                     quoted(column),
                     second + 1
                 ),
             )),
             (None, _) => {
-                let lacks = no_column(column, " to keep", names, |_| false);
+                let lacks = no_column(column, &format!(" {purpose}"), names, |_| false);
                 Err(Error::columns(Some(column), format!("{} {lacks}", file.display())))
             }
         }
@@ -121,7 +126,7 @@ mod tests {
     #[test]
     fn columns_are_found_by_name() {
         let names = ["user", "film", "user"].map(str::to_owned);
-        let find = |column: &str| positions(Path::new("log.csv"), &names, &[column.to_owned()]);
+        let find = |column: &str| positions(Path::new("log.csv"), &names, &[column.to_owned()], "to keep");
         assert_eq!(find("film").unwrap(), [1]);
         let words = "log.csv has two columns named `user`";
         assert!(find("user").unwrap_err().to_string().starts_with(words));

@@ -5,6 +5,7 @@ pub(crate) mod kept;
 pub(crate) mod raw_type;
 pub(crate) mod selection;
 pub(crate) mod source;
+pub(crate) mod split;
 
 use crate::key::ShortKey;
 use crate::schema::{Hotness, Schema, VocabularyKind};

@@ -7,6 +7,7 @@ use crate::convert::rows::RawRows;
 use crate::convert::rows::fault::{BadName, BadRow};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::selection::Selection;
+use crate::convert::rows::split::ColumnSplit;
 use crate::part::Part;
 use crate::schema::{DenseDtype, DenseFunction, Schema};
 
@@ -83,6 +84,14 @@ pub(crate) trait RowSource: Sync {
     /// [`Error::Columns`] if a file lacks a column, or its texts cannot be copied.
     fn keep(&mut self, columns: &[String]) -> Result<()>;
 
+    /// Chooses the column that decides, by its rule, which part a row belongs to; [`RowSource::read`] then ignores its
+    /// selection.
+    ///
+    /// # Errors
+    /// [`Error::Columns`] if a file lacks the column, or its values have no text; [`Error::Setting`] if no column of
+    /// the format has.
+    fn split_by(&mut self, split: &ColumnSplit) -> Result<()>;
+
     /// Appends the texts of the columns to keep, of the good rows of a chunk; `bad` are the others.
     fn copy_kept(&self, chunk: &Self::Chunk, bad: &[BadRow], out: &mut KeptTexts);
 
@@ -92,7 +101,8 @@ pub(crate) trait RowSource: Sync {
     /// Returns the position of a chunk among all rows.
     fn span(&self, chunk: &Self::Chunk) -> Span;
 
-    /// Reads the rows of a chunk, each into the part that `selection` assigns to its number in the chunk, from 0.
+    /// Reads the rows of a chunk, each into the part that `selection` assigns to its number in the chunk, from 0, or
+    /// the rule of [`RowSource::split_by`] to its text.
     /// Returns the bad ones in order; nothing of them remains in `rows`.
     ///
     /// # Errors

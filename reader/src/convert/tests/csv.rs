@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
-use crate::convert::tests::{SMALL, TestFolder, samples_of};
+use crate::convert::tests::{SMALL, TestFolder, convert_csv_within, samples_of};
 use crate::convert::*;
 use crate::dataset::Dataset;
 use crate::part::Part;
@@ -151,7 +151,7 @@ fn samples_match_the_rows() {
         temp.file("b.csv.gz", gzip(&format!("\u{feff}{}", csv(&all[200..], true, "\r\n")))),
     ];
     let options =
-        ConvertOptions { split: Split::Last { share: 0.2 }, ..f32_options(files, temp.path("out")) };
+        ConvertOptions { split: Split::Last { share: 0.2 }.into(), ..f32_options(files, temp.path("out")) };
     let report = convert_text(&options, SCHEMA).unwrap();
     assert_eq!(report.conversion.rows, RowCounts { read: 500, kept: 500, bad: 0, train: 400, eval: 100 });
 
@@ -216,7 +216,7 @@ fn output_does_not_depend_on_threads_or_memory() {
     let converted = |out: &str, threads: usize, memory: u64| {
         let options = ConvertOptions {
             on_bad: OnBad::Quarantine,
-            split: Split::Random { share: 0.3, seed: 5 },
+            split: Split::Random { share: 0.3, seed: 5 }.into(),
             threads: NonZeroUsize::new(threads).unwrap(),
             memory,
             ..f32_options(vec![file.clone()], temp.path(out))

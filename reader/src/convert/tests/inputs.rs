@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use crate::convert::tests::{SMALL, TestFolder, good_lines, text};
+use crate::convert::tests::{SMALL, TestFolder, convert_criteo_within, convert_csv_within, good_lines, text};
 use crate::convert::*;
 use crate::dataset::Dataset;
 use crate::generate::Shape;
@@ -81,7 +81,7 @@ fn changes_are_refused(
                     }
                 };
                 let options = ConvertOptions {
-                    split,
+                    split: split.into(),
                     threads: NonZeroUsize::new(2).unwrap(),
                     ..ConvertOptions::new(vec![untouched.clone(), path.clone()], temp.path("out"))
                 };

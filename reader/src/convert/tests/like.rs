@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroUsize;
 
-use crate::convert::known::convert_like_within;
-use crate::convert::tests::{GOOD_LINE, SMALL, TestFolder, samples_of, with_field};
+use crate::convert::known::with_known;
+use crate::convert::tests::{
+    GOOD_LINE, SMALL, TestFolder, convert_criteo_within, convert_csv_within, samples_of, with_field,
+};
 use crate::convert::*;
 use crate::dataset::Dataset;
 use crate::part::Part;
@@ -91,7 +93,8 @@ fn convert_old(temp: &TestFolder) -> Dataset {
 }
 
 fn like(options: &ConvertOptions, old: &Dataset, grow: bool) -> Result<ConversionReport> {
-    convert_like_within(options, KnownColumns::of(old).unwrap(), grow, (SMALL, &no_progress))
+    let known = KnownColumns::of(old).unwrap();
+    with_known(options, known, grow, SMALL, Converting { options, progress: &no_progress })
 }
 
 fn vocabulary(dataset: &Dataset, column: &str) -> String {
@@ -244,8 +247,10 @@ fn rows_of_criteo_grow_too() {
     convert_criteo_within(&old, &CriteoColumns::default(), SMALL, &no_progress).unwrap();
     let old = Dataset::open(&old.out).unwrap();
     let files = vec![temp.file("new.tsv", log(&["cc", "", "", "aa"]))];
-    let new =
-        ConvertOptions { split: Split::Last { share: 0.25 }, ..ConvertOptions::new(files, temp.path("new")) };
+    let new = ConvertOptions {
+        split: Split::Last { share: 0.25 }.into(),
+        ..ConvertOptions::new(files, temp.path("new"))
+    };
     like(&new, &old, true).unwrap();
     let dataset = Dataset::open(&new.out).unwrap();
     // The last row is for evaluation: it is not counted, but has its old row.

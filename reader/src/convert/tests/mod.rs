@@ -1,6 +1,7 @@
 //! Whole conversions.
 
 mod csv;
+mod fit;
 pub(crate) mod folder;
 mod inputs;
 mod like;
@@ -23,6 +24,7 @@ use crate::dataset::Dataset;
 use crate::part::Part;
 use crate::samples::Samples;
 use crate::tests::{skipped, tree};
+use crate::vocabulary;
 
 /// Returns lines of power-law categories with missing values.
 fn good_lines(count: usize, seed: u64) -> Vec<String> {
@@ -55,6 +57,27 @@ fn text(lines: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
+/// Converts Criteo's TSV with small chunks.
+fn convert_criteo_within(
+    options: &ConvertOptions,
+    columns: &CriteoColumns,
+    limits: Limits,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    with_criteo(options, columns, limits, Converting { options, progress })
+}
+
+/// Converts CSV with small chunks.
+fn convert_csv_within(
+    options: &ConvertOptions,
+    schema: &SchemaFile,
+    min_count: u64,
+    limits: Limits,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    with_csv(options, schema, min_count, limits, Converting { options, progress })
+}
+
 fn convert(options: &ConvertOptions) -> Result<ConversionReport> {
     convert_with(options, &CriteoColumns::default())
 }
@@ -83,7 +106,7 @@ fn output_does_not_depend_on_threads_memory_or_compression() {
     };
     let convert_to = |out: &str, threads: usize, memory: u64| {
         let options = ConvertOptions {
-            split: Split::Random { share: 0.3, seed: 5 },
+            split: Split::Random { share: 0.3, seed: 5 }.into(),
             on_bad: OnBad::Quarantine,
             threads: NonZeroUsize::new(threads).unwrap(),
             memory,
@@ -134,7 +157,7 @@ fn samples_match_the_lines() {
     let temp = TestFolder::new();
     let lines = good_lines(300, 2);
     let options = ConvertOptions {
-        split: Split::Last { share: 0.25 },
+        split: Split::Last { share: 0.25 }.into(),
         dense_dtype: crate::schema::DenseDtype::F32,
         ..ConvertOptions::new(vec![temp.file("log", text(&lines))], temp.path("out"))
     };
@@ -384,7 +407,8 @@ fn invalid_conversions_are_refused_and_leave_nothing() {
         assert!(!temp.path("out").exists() && !temp.path("out.partial").exists());
         refusal
     };
-    let both = ConvertOptions { eval: vec![log.clone()], split: Split::Last { share: 0.5 }, ..base.clone() };
+    let both =
+        ConvertOptions { eval: vec![log.clone()], split: Split::Last { share: 0.5 }.into(), ..base.clone() };
     assert!(refusal(&both).contains("--split none"));
     let twice = vec!["C1=exact".parse().unwrap(), "C1=hash:3".parse().unwrap()];
     for (columns, what) in [
@@ -401,7 +425,7 @@ fn invalid_conversions_are_refused_and_leave_nothing() {
             .contains("the files have no rows")
     );
     assert!(
-        refusal(&ConvertOptions { split: Split::Last { share: 0.99 }, ..base.clone() })
+        refusal(&ConvertOptions { split: Split::Last { share: 0.99 }.into(), ..base.clone() })
             .contains("0 of them bad and 3 held out for evaluation (--split last:0.99); hold out fewer")
     );
     // A gzip file that is truncated after many good chunks.
@@ -435,7 +459,7 @@ fn a_real_log_converts_without_a_bad_row() {
     let temp = TestFolder::new();
     let lines = fs::read(&log).unwrap().iter().filter(|&&byte| byte == b'\n').count() as u64;
     let options = ConvertOptions {
-        split: Split::Last { share: 0.2 },
+        split: Split::Last { share: 0.2 }.into(),
         ..ConvertOptions::new(vec![log], temp.path("out"))
     };
     let report = convert_criteo(&options, &with_min_count(2), &|_: &'static str, _: u64, _: u64| ()).unwrap();
@@ -492,7 +516,7 @@ fn a_conversion_stops_in_each_pass_and_leaves_nothing() {
     let source = temp.file("a", text(&good_lines(1200, 1)));
     for pass in ["counting rows", "learning", "writing"] {
         let options = ConvertOptions {
-            split: Split::Last { share: 0.2 },
+            split: Split::Last { share: 0.2 }.into(),
             ..ConvertOptions::new(vec![source.clone()], temp.path("out"))
         };
         let stop = options.stop.clone();

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::convert::tests::{SMALL, TestFolder, samples_of};
+use crate::convert::tests::{SMALL, TestFolder, convert_csv_within, samples_of};
 use crate::convert::*;
 use crate::dataset::Dataset;
 use crate::part::Part;
@@ -54,7 +54,7 @@ fn a_random_split_is_drawn_by_its_seed_from_the_rows_numbers_in_all_files() {
     let files = vec![temp.file("a", numbered(0, 2300)), temp.file("b", numbered(2300, 3000))];
     for (number, (share, seed)) in [(0.3, 1), (0.3, 2), (0.75, u64::MAX)].into_iter().enumerate() {
         let options = ConvertOptions {
-            split: Split::Random { share, seed },
+            split: Split::Random { share, seed }.into(),
             on_bad: OnBad::Skip,
             bad_limit: BadLimit::Rows(100),
             threads: NonZeroUsize::new(3).unwrap(),
@@ -82,7 +82,7 @@ fn a_last_split_takes_the_last_rows_of_all_files_bad_ones_counted() {
     let files = vec![temp.file("a", numbered(0, 900)), temp.file("b", numbered(900, 1005))];
     for (share, eval_rows) in [(0.1, 101), (0.2, 201), (0.0004, 0), (0.0006, 1)] {
         let options = ConvertOptions {
-            split: Split::Last { share },
+            split: Split::Last { share }.into(),
             on_bad: OnBad::Skip,
             bad_limit: BadLimit::Rows(100),
             ..f32_options(files.clone(), temp.path(&share.to_string()))
@@ -261,7 +261,7 @@ fn blocks_are_full_except_the_last_and_keep_the_row_order() {
     };
     let text = format!("l,row,bag\n{}", (0..3000).map(row).collect::<String>());
     let options = ConvertOptions {
-        split: Split::Random { share: 0.4, seed: 9 },
+        split: Split::Random { share: 0.4, seed: 9 }.into(),
         threads: NonZeroUsize::new(5).unwrap(),
         ..f32_options(vec![temp.file("rows", text)], temp.path("out"))
     };
@@ -332,7 +332,7 @@ fn each_pass_reads_all_bytes_and_bad_rows_end_the_first_that_sees_them() {
     let files = vec![temp.file("plain", &text), temp.file("compressed", gzip.finish().unwrap())];
     let bytes: u64 = files.iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     let options = ConvertOptions {
-        split: Split::Last { share: 0.5 },
+        split: Split::Last { share: 0.5 }.into(),
         on_bad: OnBad::Skip,
         bad_limit: BadLimit::Rows(62),
         ..f32_options(files, temp.path("out"))
@@ -342,7 +342,7 @@ fn each_pass_reads_all_bytes_and_bad_rows_end_the_first_that_sees_them() {
     assert_eq!(reported, ["counting rows", "learning", "writing"].map(|pass| (pass, bytes, bytes)));
 
     let fails = |on_bad, bad_limit| {
-        let options = ConvertOptions { on_bad, bad_limit, split: Split::None, ..options.clone() };
+        let options = ConvertOptions { on_bad, bad_limit, split: Split::None.into(), ..options.clone() };
         let options = ConvertOptions { out: temp.path("fails"), ..options };
         let (outcome, reported) = passes(&options, schema);
         let error = outcome.unwrap_err();
@@ -447,7 +447,7 @@ fn statistics_are_those_of_the_training_samples() {
     let row = |n: u64| format!("{},x{},x{}|x{}|\n", n % 2, n * n % 31, n % 17, n * 5 % 23);
     let text = format!("l,a,b\n{}", (0..900).map(row).collect::<String>());
     let options = ConvertOptions {
-        split: Split::Random { share: 0.25, seed: 4 },
+        split: Split::Random { share: 0.25, seed: 4 }.into(),
         ..f32_options(vec![temp.file("rows", text)], temp.path("out"))
     };
     convert_small(&options, schema).unwrap();
@@ -490,7 +490,7 @@ fn files_without_a_header_are_predicted_with_their_labels_and_without() {
 #[test]
 fn defaults_are_as_documented() {
     let options = ConvertOptions::new(Vec::new(), "out".into());
-    assert_eq!((options.split, options.on_bad), (Split::None, OnBad::Fail));
+    assert_eq!((&options.split, options.on_bad), (&RowSplit::default(), OnBad::Fail));
     assert_eq!((options.bad_limit, options.dense_dtype), (BadLimit::Percent(1.0), DenseDtype::F16));
     assert_eq!((options.memory, options.with_memory(7).memory), (2 << 30, 7));
     let columns = CriteoColumns::default();

@@ -2,20 +2,22 @@
 
 pub(crate) mod compressed;
 pub(crate) mod lines;
-pub(crate) mod number;
 pub(crate) mod standard_input;
 mod unchanged;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use rankine_base::error::Result;
 
 use crate::convert::rows::RawRows;
-use crate::convert::rows::fault::{BadName, BadRow, Fault};
+use crate::convert::rows::fault::{BadName, BadReason, BadRow, Fault};
 use crate::convert::rows::kept::{self, KeptTexts};
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{PartRows, RowSource, Span};
+use crate::convert::rows::split::ColumnSplit;
 use crate::convert::text::lines::{Chunk, Chunks, Limits, LineRules, Source};
+use crate::part::Part;
 
 /// A parser for the rows of one file.
 pub(crate) trait LineParser: std::fmt::Debug + Send + Sync {
@@ -30,6 +32,9 @@ pub(crate) trait LineParser: std::fmt::Debug + Send + Sync {
 
     /// Appends the texts of some fields of a good line, counted from 0.
     fn copy_fields(&self, line: &[u8], fields: &[usize], out: &mut KeptTexts);
+
+    /// Returns the text of a field, counted from 0; empty if the line lacks it.
+    fn field<'l>(&self, line: &'l [u8], field: usize) -> Cow<'l, [u8]>;
 
     /// Returns the name of a field, counted from 0.
     fn name(&self, field: u32) -> &str {
@@ -48,12 +53,50 @@ pub(crate) struct TextSource {
     pub(crate) parsers: Vec<Arc<dyn LineParser>>,
     /// The fields of each file to keep, or nothing.
     pub(crate) kept: Vec<Vec<usize>>,
+    /// The split by a column, with the field of each file, if there is one.
+    pub(crate) split: Option<(ColumnSplit, Vec<usize>)>,
     pub(crate) rules: LineRules,
     pub(crate) limits: Limits,
     /// A description of what the files should be.
     pub(crate) expects: String,
     /// The file for quarantined rows.
     pub(crate) quarantine_name: &'static str,
+}
+
+impl TextSource {
+    /// Returns the numbers of some columns in each file.
+    fn positions(&self, columns: &[String], purpose: &str) -> Result<Vec<Vec<usize>>> {
+        let positions = |(file, parser): (&Source, &Arc<dyn LineParser>)| {
+            kept::positions(&file.path, parser.names(), columns, purpose)
+        };
+        self.files.iter().zip(&self.parsers).map(positions).collect()
+    }
+
+    /// Appends the row of a line to the part that `selection` or the split by a column assigns to it.
+    #[inline]
+    fn push(
+        &self,
+        line: &[u8],
+        source: usize,
+        number: u64,
+        selection: Selection,
+        rows: &mut PartRows,
+    ) -> Result<(), Fault> {
+        let parser = &*self.parsers[source];
+        let Some((split, fields)) = &self.split else {
+            return parser.push(line, rows.of(selection.part(number)));
+        };
+        let part = split.part(&parser.field(line, fields[source]));
+        let out = rows.of(part.unwrap_or(Part::Train));
+        let before = out.len();
+        parser.push(line, out)?;
+        // A line with another fault is reported for that.
+        if part.is_none() {
+            out.truncate(before);
+            return Err(ColumnSplit::fault(fields[source]));
+        }
+        Ok(())
+    }
 }
 
 impl RowSource for TextSource {
@@ -65,10 +108,13 @@ impl RowSource for TextSource {
     }
 
     fn keep(&mut self, columns: &[String]) -> Result<()> {
-        let positions = |(file, parser): (&Source, &Arc<dyn LineParser>)| {
-            kept::positions(&file.path, parser.names(), columns)
-        };
-        self.kept = self.files.iter().zip(&self.parsers).map(positions).collect::<Result<_>>()?;
+        self.kept = self.positions(columns, "to keep")?;
+        Ok(())
+    }
+
+    fn split_by(&mut self, split: &ColumnSplit) -> Result<()> {
+        let fields = self.positions(&[split.column().to_owned()], "to split by")?;
+        self.split = Some((split.clone(), fields.concat()));
         Ok(())
     }
 
@@ -91,11 +137,10 @@ impl RowSource for TextSource {
     }
 
     fn read(&self, chunk: &Chunk, selection: Selection, rows: &mut PartRows) -> Result<Vec<BadRow>> {
-        let parser = &*self.parsers[chunk.source];
         let mut bad = Vec::new();
         for (number, line) in chunk.rows(&self.limits).enumerate() {
-            let out = rows.of(selection.part(number as u64));
-            if let Err(fault) = parser.push(&chunk.bytes[line.start..line.end], out) {
+            let text = &chunk.bytes[line.start..line.end];
+            if let Err(fault) = self.push(text, chunk.source, number as u64, selection, rows) {
                 let (start, end) = (line.start as u32, line.end as u32);
                 bad.push(BadRow { row: number as u32, line: line.lines_before as u32, start, end, fault });
             }
@@ -105,12 +150,19 @@ impl RowSource for TextSource {
 
     fn name(&self, chunk: &Chunk, bad: &BadRow) -> BadName {
         let parser = &self.parsers[chunk.source];
+        let line = &chunk.bytes[bad.start as usize..bad.end as usize];
+        let why = match &self.split {
+            Some((split, fields)) if bad.fault.reason == BadReason::Split => {
+                split.describe(&parser.field(line, fields[chunk.source]))
+            }
+            _ => parser.describe(bad.fault, line),
+        };
         BadName {
             file: self.files[chunk.source].path.to_string_lossy().into_owned(),
             unit: Self::UNIT,
             number: chunk.first_line + u64::from(bad.line),
             column: bad.fault.field.map(|field| parser.name(field).to_owned()),
-            why: parser.describe(bad.fault, &chunk.bytes[bad.start as usize..bad.end as usize]),
+            why,
         }
     }
 

@@ -125,10 +125,7 @@ fn encode_chunks<S: RowSource>(
         |encoded: EncodedChunk<S::Chunk>| -> Result<()> {
             let span @ Span { rows, .. } = pass.source.span(&encoded.chunk);
             bad_rows.take(&encoded.chunk, &encoded.bad)?;
-            written.rows.read += rows;
-            written.rows.bad += encoded.bad.len() as u64;
-            written.rows.train += encoded.train.len as u64;
-            written.rows.eval += encoded.eval.len as u64;
+            written.rows.add(rows, encoded.train.len as u64, encoded.eval.len as u64);
             add(&mut written.missing_train, &encoded.missing_train);
             blocks.push(Part::Train, &encoded.train)?;
             blocks.push(Part::Eval, &encoded.eval)?;
@@ -137,7 +134,6 @@ fn encode_chunks<S: RowSource>(
             Ok(())
         },
     )?;
-    written.rows.kept = written.rows.train + written.rows.eval;
     (written.unknown_train, written.unknown_eval) = (unknown_train.counts(), unknown_eval.counts());
     written.bad_by_reason = bad_rows.finish()?;
     blocks.finish()?;

@@ -151,11 +151,11 @@ impl Columns<'_> {
         Ok(Some(Leaf::new(index, name, &leaf)))
     }
 
-    /// Returns the leaf of a column whose texts are kept.
+    /// Returns the leaf of a column whose texts are needed to `purpose`, such as "keep".
     ///
     /// # Errors
     /// A description of why the file does not have it, or why it has no texts.
-    pub(super) fn kept(&self, name: &str) -> Result<Leaf, String> {
+    pub(super) fn text(&self, name: &str, purpose: &str) -> Result<Leaf, String> {
         let Some((index, leaf)) = self.leaf(name) else { return Err(self.lacks(name, |_| false)) };
         let kind = leaf.physical_type();
         let plain = leaf.logical_type_ref().is_none() && leaf.converted_type() == ConvertedType::NONE;
@@ -171,8 +171,8 @@ impl Columns<'_> {
         let path = self.source.path.display();
         match what {
             Some(what) => Err(format!(
-                "column {} of {path} is {what}, which has no text to keep: only columns of one string, number or \
-                 boolean per row can be kept; write the column as strings",
+                "column {} of {path} is {what}, which has no text to {purpose}: this needs a column of one string, \
+                 number or boolean per row; write the column as strings",
                 quoted(name)
             )),
             None => Ok(Leaf::new(index, name, &leaf)),

@@ -13,15 +13,17 @@ use rankine_base::error::{Error, Result};
 use rankine_base::escape::excerpt;
 
 use crate::convert::BAG_MAX;
+use crate::convert::number;
 use crate::convert::rows::fault::{BadName, BadReason, BadRow, Fault};
 use crate::convert::rows::kept::{self, KeptTexts};
 use crate::convert::rows::raw_type::RawColumnType;
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{NamedTarget, PartRows, RequiredColumns, RowSource, Span};
+use crate::convert::rows::split::ColumnSplit;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::lines::Source;
-use crate::convert::text::number;
 use crate::origin::{ColumnSources, LabelRule};
+use crate::part::Part;
 use crate::schema::{Hotness, VocabularyKind};
 
 mod columns;
@@ -40,6 +42,7 @@ const CATEGORY_BYTES_MAX: usize = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct ParquetSource {
     files: Vec<ParquetFile>,
+    split: Option<ColumnSplit>,
 }
 
 /// What is read from one file.
@@ -51,6 +54,8 @@ struct ParquetFile {
     actions: Vec<Action>,
     /// The numbers of the leaves whose texts are kept.
     kept: Vec<usize>,
+    /// The number of the leaf that rows are split by, if there is one.
+    split: Option<usize>,
     /// The numbers of the labels that the file lacks.
     labels_absent: Vec<usize>,
     weight_absent: bool,
@@ -163,9 +168,10 @@ pub(crate) fn parquet_source(
             let target = Target::Category { number, separator: from.separator.clone(), bag, rows };
             actions.push(Action { leaf, target });
         }
-        Ok(ParquetFile { rows, leaves, actions, kept: Vec::new(), labels_absent, weight_absent, source })
+        let (kept, split) = (Vec::new(), None);
+        Ok(ParquetFile { rows, leaves, actions, kept, split, labels_absent, weight_absent, source })
     };
-    Ok(ParquetSource { files: files.into_iter().map(open).collect::<Result<_>>()? })
+    Ok(ParquetSource { files: files.into_iter().map(open).collect::<Result<_>>()?, split: None })
 }
 
 /// Returns for each of some raw columns whether it is a list in a file.
@@ -212,22 +218,47 @@ fn open(source: &Source) -> Result<SerializedFileReader<File>> {
 }
 
 impl ParquetFile {
-    /// Reads columns whose texts are kept, in addition to others.
-    fn keep(&mut self, columns: &[String]) -> Result<()> {
-        self.kept.clear();
+    /// Reads the texts of some columns, in addition to other columns, and returns the numbers of their leaves.
+    /// `purpose`, such as "keep", is for messages.
+    fn texts(&mut self, columns: &[String], purpose: &str) -> Result<Vec<usize>> {
         if columns.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let reader = open(&self.source)?;
         let descriptor = reader.metadata().file_metadata().schema_descr();
         let found = Columns { descriptor, source: &self.source };
-        for column in columns {
-            let leaf = found.kept(column).map_err(|why| Error::columns(Some(column), why))?;
+        let mut number = |column: &String| {
+            let leaf = found.text(column, purpose).map_err(|why| Error::columns(Some(column), why))?;
             let read = self.leaves.iter().position(|other| other.index == leaf.index);
-            self.kept.push(read.unwrap_or(self.leaves.len()));
-            if read.is_none() {
+            Ok(read.unwrap_or_else(|| {
                 self.leaves.push(leaf);
-            }
+                self.leaves.len() - 1
+            }))
+        };
+        columns.iter().map(&mut number).collect()
+    }
+
+    /// Appends a row to the part that `selection` or the split by a column assigns to it.
+    fn push_split(
+        &self,
+        chunk: &ParquetChunk,
+        row: usize,
+        split: Option<&ColumnSplit>,
+        selection: Selection,
+        rows: &mut PartRows,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let (Some(split), Some(leaf)) = (split, self.split) else {
+            return self.push(chunk, row, rows.of(selection.part(row as u64)), scratch);
+        };
+        let part = chunk.columns[leaf].with_text_of(row, scratch, |text| split.part(text));
+        let out = rows.of(part.unwrap_or(Part::Train));
+        let before = out.len();
+        self.push(chunk, row, out, scratch)?;
+        // A row with another fault is reported for that.
+        if part.is_none() {
+            out.truncate(before);
+            return Err(ColumnSplit::fault(leaf));
         }
         Ok(())
     }
@@ -345,7 +376,18 @@ impl RowSource for ParquetSource {
     }
 
     fn keep(&mut self, columns: &[String]) -> Result<()> {
-        self.files.iter_mut().try_for_each(|file| file.keep(columns))
+        for file in &mut self.files {
+            file.kept = file.texts(columns, "keep")?;
+        }
+        Ok(())
+    }
+
+    fn split_by(&mut self, split: &ColumnSplit) -> Result<()> {
+        for file in &mut self.files {
+            file.split = file.texts(&[split.column().to_owned()], "split by")?.pop();
+        }
+        self.split = Some(split.clone());
+        Ok(())
     }
 
     fn copy_kept(&self, chunk: &ParquetChunk, bad: &[BadRow], out: &mut KeptTexts) {
@@ -375,7 +417,8 @@ impl RowSource for ParquetSource {
         let mut scratch = Vec::new();
         let mut bad = Vec::new();
         for row in 0..chunk.rows {
-            if let Err(fault) = file.push(chunk, row, rows.of(selection.part(row as u64)), &mut scratch) {
+            let split = self.split.as_ref();
+            if let Err(fault) = file.push_split(chunk, row, split, selection, rows, &mut scratch) {
                 bad.push(BadRow { row: row as u32, line: row as u32, start: 0, end: 0, fault });
             }
         }
@@ -397,6 +440,14 @@ impl RowSource for ParquetSource {
         let targets =
             || file.actions.iter().filter(|action| Some(action.leaf) == leaf).map(|action| &action.target);
         let why = match bad.fault.reason {
+            BadReason::Split => match (&self.split, leaf) {
+                (Some(split), Some(leaf)) => {
+                    let text =
+                        chunk.columns[leaf].with_text_of(bad.row as usize, &mut Vec::new(), <[u8]>::to_vec);
+                    split.describe(&text)
+                }
+                _ => shown,
+            },
             BadReason::Label => {
                 let rule = targets().find_map(|target| match target {
                     Target::Label { rule, .. } => Some(rule.admits()),

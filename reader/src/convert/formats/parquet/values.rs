@@ -63,7 +63,12 @@ impl Values {
 
     /// Calls `take` with the text of a row's value: bytes unchanged, or the shortest digits that read back as the same
     /// number; empty for null.
-    pub(super) fn with_text_of(&self, row: usize, scratch: &mut Vec<u8>, take: impl FnOnce(&[u8])) {
+    pub(super) fn with_text_of<R>(
+        &self,
+        row: usize,
+        scratch: &mut Vec<u8>,
+        take: impl FnOnce(&[u8]) -> R,
+    ) -> R {
         match (self.of_row(row).next(), &self.typed) {
             (None, _) => take(b""),
             // As a double it would have digits that the file does not have.

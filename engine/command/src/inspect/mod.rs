@@ -11,20 +11,23 @@ use rankine_reader::schema::{Hotness, VocabularyKind};
 use rankine_reader::statistics::TableStatistics;
 use rankine_reader::survey::survey;
 use rankine_reader::verify::{VerifyReport, block_bytes, verify_watched};
-use rankine_reader::{Dataset, Part, Schema, vocabulary};
+use rankine_reader::{Dataset, Fit, Part, Schema, vocabulary};
 use serde::Serialize;
 
-use super::progress::Progress;
-use super::raw::RecordArgs;
-use super::table::{TextTable, counted};
-use super::{CommandError, Exit, output};
+use crate::progress::Progress;
+use crate::raw::RecordArgs;
+use crate::table::{TextTable, counted};
+use crate::{CommandError, Exit, output};
+
+mod fit;
 
 /// Number of frequent rows listed for each table.
 const FREQUENT_ROWS: usize = 5;
 
 /// Show what a dataset contains: columns, samples, origin, and the skew of its tables
 ///
-/// With --verify every byte is read and checked; the exit code is 3 if the dataset is damaged. With --shape the paths
+/// With --verify every byte is read and checked; the exit code is 3 if the dataset is damaged. For a fit, columns and
+/// vocabularies are shown, and every byte is checked in any case. With --shape the paths
 /// are raw files of HugeCTR, and every record is read and checked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -34,7 +37,7 @@ Examples:
   rankine inspect day_0.bin day_1.bin --shape dlrm --dense int
   rankine inspect data/criteo --json | jq '.tables[] | {name, rows, top_1_percent_share}'")]
 pub(crate) struct Args {
-    /// Dataset folder, or raw files with --shape
+    /// Folder of a dataset or of a fit, or raw files with --shape
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 
@@ -50,7 +53,7 @@ pub(crate) struct Args {
     verify: bool,
 
     /// With --verify, number of CPU threads [default: all that this process may use]
-    #[arg(long, value_name = "N", value_parser = super::arguments::threads, requires = "verify")]
+    #[arg(long, value_name = "N", value_parser = crate::arguments::threads, requires = "verify")]
     threads: Option<ThreadCount>,
 
     /// Print JSON instead of text
@@ -66,6 +69,9 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         let what = "inspect takes one dataset; raw files need --shape";
         return Err(CommandError::new(Exit::Usage, what));
     };
+    if Fit::exists(path) {
+        return fit::inspect(path, args.json);
+    }
     let dataset = Dataset::open(path)?;
     let verified = args.verify.then(|| verified(&dataset, args.threads, quiet)).transpose()?;
     // If the statistics are damaged, the damage is still reported.
@@ -172,6 +178,17 @@ struct FrequentRow {
     share: f64,
 }
 
+impl Display for FrequentRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.category.as_deref() {
+            None => write!(f, "{}", self.row)?,
+            Some("") => f.write_str("(empty)")?,
+            Some(category) => f.write_str(category)?,
+        }
+        write!(f, " {:.1}%", self.share * 100.0)
+    }
+}
+
 fn part_report(manifest: &Manifest, part: Part) -> PartReport {
     let of = &manifest.parts[&part];
     let bytes = of.blocks.iter().map(|file| file.bytes).sum();
@@ -262,23 +279,26 @@ fn tables(dataset: &Dataset, statistics: &[TableStatistics]) -> rankine_base::Re
         .collect()
 }
 
+/// Counts the columns of each kind.
+fn columns_of(schema: &Schema) -> String {
+    format!(
+        "  columns: {} label, {} dense ({}), {} categorical{}",
+        schema.labels.len(),
+        schema.dense.len(),
+        schema.dense_dtype,
+        schema.categorical.len(),
+        if schema.weight.is_some() { ", weights" } else { "" }
+    )
+}
+
 impl Display for Inspection<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let schema = self.schema;
         write!(f, "dataset  {}", self.path.display())?;
         self.fmt_origin(f)?;
         writeln!(f)?;
         self.fmt_parts(f)?;
-        writeln!(
-            f,
-            "  columns: {} label, {} dense ({}), {} categorical{}\n",
-            schema.labels.len(),
-            schema.dense.len(),
-            schema.dense_dtype,
-            schema.categorical.len(),
-            if schema.weight.is_some() { ", weights" } else { "" }
-        )?;
-        let kept = schema.labels.iter().filter_map(|label| Some((&label.name, label.negatives_kept?)));
+        writeln!(f, "{}\n", columns_of(self.schema))?;
+        let kept = self.schema.labels.iter().filter_map(|label| Some((&label.name, label.negatives_kept?)));
         let kept: Vec<_> = kept.map(|(label, share)| format!("{share} of label {label}")).collect();
         if !kept.is_empty() {
             writeln!(f, "  negatives kept: {}\n", kept.join(", "))?;
@@ -342,16 +362,7 @@ impl Inspection<'_> {
         let headings = ["table", "rows", "looked up", "ids/bag", "top 1%", "most frequent rows"];
         let mut lines = TextTable::new(headings, &[0, 5]);
         for table in &self.tables {
-            let frequent = table.most_frequent.iter().map(|row| {
-                let name = row.category.as_ref().map_or_else(
-                    || row.row.to_string(),
-                    |category| match category.as_str() {
-                        "" => "(empty)".into(),
-                        category => category.to_owned(),
-                    },
-                );
-                format!("{name} {:.1}%", row.share * 100.0)
-            });
+            let frequent = table.most_frequent.iter().map(ToString::to_string);
             lines.row([
                 &table.name,
                 &table.rows,

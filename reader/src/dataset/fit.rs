@@ -1,0 +1,103 @@
+//! Fits: the columns, transforms and vocabularies that were learned from raw rows, without samples.
+//!
+//! `fit.json` is written last, and lists the vocabularies with their checksums.
+
+use std::path::{Path, PathBuf};
+
+use rankine_base::error::{Error, IoContext, Result};
+use rankine_base::files::read_regular;
+use rankine_base::sealed;
+use serde::{Deserialize, Serialize};
+
+use super::folder::checked_file;
+use super::{FileManifest, is_below};
+use crate::origin::Conversion;
+use crate::schema::Schema;
+
+/// The file that makes a folder a fit.
+pub const FIT_NAME: &str = "fit.json";
+const KIND: &str = "rankine fit";
+/// The format version of fits.
+const FORMAT: u32 = 1;
+
+/// The contents of `fit.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FitManifest {
+    /// The columns of the datasets to convert with the fit.
+    pub(crate) schema: Schema,
+    /// The files of the vocabularies.
+    pub(crate) vocabularies: Vec<FileManifest>,
+    /// The rows that the columns were learned from.
+    pub(crate) origin: Conversion,
+}
+
+/// A folder with the columns, transforms and vocabularies that were learned from raw rows, without samples.
+#[derive(Debug, Clone)]
+pub struct Fit {
+    dir: PathBuf,
+    manifest: FitManifest,
+}
+
+impl Fit {
+    /// Returns whether a folder holds a complete fit.
+    pub fn exists(dir: &Path) -> bool {
+        dir.join(FIT_NAME).is_file()
+    }
+
+    /// Opens a fit: reads and checks its manifest.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the manifest cannot be read, [`Error::Damaged`] if it is not what was written.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join(FIT_NAME);
+        let text = read_regular(&path).context("read", &path)?;
+        let damaged = |what: String| Error::damaged(&path, None, what);
+        let manifest: FitManifest =
+            sealed::from_json(KIND, FORMAT, &text).map_err(|error| damaged(error.to_string()))?;
+        manifest.schema.validate().map_err(|error| damaged(error.to_string()))?;
+        if let Some(file) = manifest.vocabularies.iter().find(|file| !is_below(&file.name)) {
+            return Err(damaged(format!("its file {:?} is not inside its folder", file.name)));
+        }
+        Ok(Self { dir: dir.to_owned(), manifest })
+    }
+
+    /// Returns the folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns the columns of the datasets to convert with the fit.
+    pub fn schema(&self) -> &Schema {
+        &self.manifest.schema
+    }
+
+    /// Returns the rows that the columns were learned from, and their format.
+    pub fn origin(&self) -> &Conversion {
+        &self.manifest.origin
+    }
+
+    /// Reads a vocabulary by its path below the folder, and checks its checksum.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it is not listed, or not what was written.
+    pub fn checked_file(&self, name: &str) -> Result<Vec<u8>> {
+        checked_file(&self.manifest.vocabularies, &self.dir.join(FIT_NAME), name)
+    }
+}
+
+impl FitManifest {
+    pub(crate) fn to_json(&self) -> String {
+        sealed::to_json(KIND, FORMAT, self)
+    }
+}
+
+/// Returns the error for a fit that is used as a dataset.
+pub(super) fn is_fit(dir: &Path) -> Error {
+    let name = dir.display();
+    let what = format!(
+        "{name} is a fit: it has no samples; convert rows with its columns and vocabularies by `rankine convert ... \
+         --like {name}`, and name that dataset"
+    );
+    Error::unsuitable(dir, what)
+}
