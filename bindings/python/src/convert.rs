@@ -11,8 +11,8 @@ use rankine_base::publish::{PartialDir, refuse_inputs};
 use rankine_base::{Stop, did_you_mean};
 use rankine_engine::source::known_columns;
 use rankine_reader::convert::{
-    ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, KnownColumns, Progress, SchemaFile,
-    convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
+    ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, KnownColumns, Progress, RowSplit,
+    SchemaFile, convert_criteo, convert_csv, convert_hugectr_raw, convert_like, convert_parquet,
 };
 use rankine_reader::generate::Shape;
 use rankine_reader::raw::RawFormat;
@@ -27,17 +27,19 @@ use crate::worker;
 
 /// Converts click logs to a dataset in the folder ``out``, which must not exist.
 ///
-/// The options are those of ``rankine convert``: ``split`` is ``"last:0.2"``, ``"random:0.1:SEED"`` or ``"none"``,
-/// ``memory`` is in bytes, and ``schema`` is a schema file, or a mapping with the contents of one. For Criteo's logs,
-/// ``columns`` maps names to vocabularies, such as ``{"C3": "hash:100000"}``.
+/// The options are those of ``rankine convert``: ``split`` is ``"last:0.2"``, ``"random:0.1:SEED"``,
+/// ``"hash:COLUMN:0.1"``, ``"after:COLUMN:VALUE"`` or ``"none"``, ``memory`` is in bytes, and ``schema`` is a schema
+/// file, or a mapping with the contents of one. For Criteo's logs, ``columns`` maps names to vocabularies, such as
+/// ``{"C3": "hash:100000"}``.
 ///
 /// With the format ``"arrow"``, ``train`` and ``eval`` are rows instead of files: a data frame of pandas or Polars, a
 /// table, record batch or reader of PyArrow, or an iterable of these. An iterable is read once. The columns that the
-/// schema names are written to a temporary Parquet file without a name on the disk of ``out``, since a conversion reads
-/// its rows up to three times; other columns are ignored. A Parquet file with these rows gives the same dataset.
+/// schema or ``split`` names are written to a temporary Parquet file without a name on the disk of ``out``, since a
+/// conversion reads its rows up to three times; other columns are ignored. A Parquet file with these rows gives the
+/// same dataset.
 ///
-/// ``like`` is an existing dataset, or a run, whose columns, transforms and vocabularies the new dataset keeps, instead
-/// of the options that describe columns. With ``grow=True``, new categories get rows after the old ones.
+/// ``like`` is an existing dataset, a fit or a run, whose columns, transforms and vocabularies the new dataset keeps,
+/// instead of the options that describe columns. With ``grow=True``, new categories get rows after the old ones.
 ///
 /// Ctrl-C stops the conversion, and leaves no dataset. Returns the report of the conversion, and ``dataset``. Raises
 /// DataError.
@@ -102,12 +104,23 @@ fn tables(
     common: &mut ConvertOptions,
 ) -> PyResult<Vec<RowsFile>> {
     let mut files = Vec::new();
+    let split = match &common.split {
+        RowSplit::ByColumn(split) => Some(split.column().to_owned()),
+        RowSplit::ByNumber(_) => None,
+    };
     for (name, rows) in [("<train>", Some(train)), ("<eval>", eval)] {
         let Some(rows) = rows else { continue };
-        let needed = |names: &[String]| match source {
-            Source::Parquet(schema, _) => schema.positions_in(name, names),
-            Source::Like { known, .. } => known.positions_in(name, names),
-            Source::Criteo(_) | Source::Csv(..) | Source::Raw(_) => unreachable!("it reads files"),
+        let needed = |names: &[String]| {
+            let mut positions = match source {
+                Source::Parquet(schema, _) => schema.positions_in(name, names),
+                Source::Like { known, .. } => known.positions_in(name, names),
+                Source::Criteo(_) | Source::Csv(..) | Source::Raw(_) => unreachable!("it reads files"),
+            }?;
+            // The conversion reports a column that is not there.
+            positions.extend(names.iter().position(|name| split.as_ref() == Some(name)));
+            positions.sort_unstable();
+            positions.dedup();
+            Ok(positions)
         };
         let file = RowsFile::write(name, rows, &common.out, &needed)?;
         let of_part = if files.is_empty() { &mut common.files } else { &mut common.eval };

@@ -73,6 +73,14 @@ def test_the_dataset_is_that_of_parquet(parquet: Path, tmp_path: Path, kind: str
     assert sorted(path.name for path in out.parent.iterdir()) == ["data"]
 
 
+def test_a_column_that_the_schema_lacks_splits_rows(tmp_path: Path) -> None:
+    days = TABLE.append_column("day", pa.array([row % 10 for row in range(700)]))
+    report = rankine.convert("arrow", days, tmp_path / "data", schema=TABLE_SCHEMA, split="after:day:6")
+    assert (report["rows"]["train"], report["rows"]["eval"]) == (490, 210)
+    with pytest.raises(rankine.DataError, match="has no column `dya`"):
+        rankine.convert("arrow", days, tmp_path / "no", schema=TABLE_SCHEMA, split="after:dya:6")
+
+
 def test_an_evaluation_part_and_further_rows(parquet: Path, tmp_path: Path) -> None:
     out = tmp_path / "data"
     report = rankine.convert("arrow", TABLE.slice(0, 560), out, eval=TABLE.slice(560), schema=TABLE_SCHEMA)

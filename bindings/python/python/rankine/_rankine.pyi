@@ -290,17 +290,19 @@ def convert(
 ) -> dict[str, Any]:
     """Converts click logs to a dataset in the folder ``out``, which must not exist.
 
-    The options are those of ``rankine convert``: ``split`` is ``"last:0.2"``, ``"random:0.1:SEED"`` or ``"none"``,
-    ``memory`` is in bytes, and ``schema`` is a schema file, or a mapping with the contents of one. For Criteo's logs,
-    ``columns`` maps names to vocabularies, such as ``{"C3": "hash:100000"}``.
+    The options are those of ``rankine convert``: ``split`` is ``"last:0.2"``, ``"random:0.1:SEED"``,
+    ``"hash:COLUMN:0.1"``, ``"after:COLUMN:VALUE"`` or ``"none"``, ``memory`` is in bytes, and ``schema`` is a schema
+    file, or a mapping with the contents of one. For Criteo's logs, ``columns`` maps names to vocabularies, such as
+    ``{"C3": "hash:100000"}``.
 
     With the format ``"arrow"``, ``train`` and ``eval`` are rows instead of files: a data frame of pandas or Polars, a
     table, record batch or reader of PyArrow, or an iterable of these. An iterable is read once. The columns that the
-    schema names are written to a temporary Parquet file without a name on the disk of ``out``, since a conversion reads
-    its rows up to three times; other columns are ignored. A Parquet file with these rows gives the same dataset.
+    schema or ``split`` names are written to a temporary Parquet file without a name on the disk of ``out``, since a
+    conversion reads its rows up to three times; other columns are ignored. A Parquet file with these rows gives the
+    same dataset.
 
-    ``like`` is an existing dataset, or a run, whose columns, transforms and vocabularies the new dataset keeps, instead
-    of the options that describe columns. With ``grow=True``, new categories get rows after the old ones.
+    ``like`` is an existing dataset, a fit or a run, whose columns, transforms and vocabularies the new dataset keeps,
+    instead of the options that describe columns. With ``grow=True``, new categories get rows after the old ones.
 
     Ctrl-C stops the conversion, and leaves no dataset. Returns the report of the conversion, and ``dataset``. Raises
     DataError.
