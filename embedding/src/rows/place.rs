@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use rayon::prelude::*;
+
 use super::format::common;
 use super::{RowPart, RowSet, Rows, RowsError, RowsMut};
 use crate::dtype::Dtype;
@@ -10,6 +12,8 @@ use crate::dtype::Dtype;
 const WINDOW_WORDS: usize = 1 << 24;
 /// Words from which weights are collected at a time.
 const GATHER_WORDS: usize = 1 << 22;
+/// Words that one thread copies weights from at a time.
+const SPREAD_WORDS: usize = 1 << 16;
 
 /// Some columns of some rows of a table, with their state, as they were saved.
 #[derive(Debug, Clone)]
@@ -133,12 +137,31 @@ pub fn gather(
         while first < end {
             let last = end.min(first + at_once);
             let words = rows.read(number, first..last, &mut scratch)?;
-            for (position, words) in (first..last).zip(words.chunks_exact(part.layout.words)) {
-                let row = (part.rows.row(position) - range.start) as usize;
-                part.layout.read_weights(words, &mut weights[row * dim..][..dim][part.columns.clone()]);
-            }
+            spread(part, first, words, range.start, (dim, weights));
             first = last;
         }
     }
     Ok(())
+}
+
+/// Copies the weights of consecutive rows of a part, from position `first` on, to their rows of `weights`, which
+/// starts with row `begin`. Several threads each take a run of rows.
+fn spread(part: &RowPart, first: u64, words: &[f32], begin: u64, (dim, weights): (usize, &mut [f32])) {
+    let row_words = part.layout.words;
+    let at_once = (SPREAD_WORDS / row_words).max(1);
+    // Rows ascend, so runs of them are in ranges of `weights` that do not overlap.
+    let (mut runs, mut rest, mut begin) = (Vec::new(), weights, begin);
+    for (number, words) in words.chunks(at_once * row_words).enumerate() {
+        let position = first + (number * at_once) as u64;
+        let end = part.rows.row(position + (words.len() / row_words) as u64 - 1) + 1;
+        let (run, behind) = rest.split_at_mut((end - begin) as usize * dim);
+        runs.push((position, words, begin, run));
+        (rest, begin) = (behind, end);
+    }
+    runs.into_par_iter().for_each(|(first, words, begin, weights)| {
+        for (position, words) in (first..).zip(words.chunks_exact(row_words)) {
+            let row = (part.rows.row(position) - begin) as usize;
+            part.layout.read_weights(words, &mut weights[row * dim..][..dim][part.columns.clone()]);
+        }
+    });
 }

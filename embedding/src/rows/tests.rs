@@ -290,6 +290,30 @@ fn bits_of_words_are_marks_of_rows() {
     assert_eq!(touched.among(0..96), [0, 2, 95]);
 }
 
+/// More rows than one thread takes.
+#[test]
+fn weights_of_many_rows_go_to_their_rows() {
+    const ROWS: u64 = 9000;
+    let spec = spec(ROWS, 18, Dtype::Bf16);
+    let table = numbered(&spec, RULES[3]);
+    let listed: Vec<_> = (0..ROWS).map(|position| 2 * position + position % 2).collect();
+    let sets = [RowSet::all(ROWS), RowSet::Every { first: 2, step: 3, count: ROWS }, RowSet::from(listed)];
+    for set in sets {
+        let is_listed = matches!(set, RowSet::Listed(_));
+        let part = RowPart { rows: set.clone(), ..RowPart::whole(0, &table) };
+        let rows = HostRows::new([(part, &table)]);
+        for range in [0..set.row(ROWS - 1) + 1, set.row(10) - 1..set.row(ROWS - 10) + 1] {
+            let mut weights = vec![f32::INFINITY; (range.end - range.start) as usize * 18];
+            gather(&rows, 0, range.clone(), is_listed, (18, &mut weights)).unwrap();
+            for (row, weights) in range.clone().zip(weights.chunks_exact(18)) {
+                let expected =
+                    set.position(row).map_or_else(|| vec![f32::INFINITY; 18], |at| table.weights(at).into());
+                assert_eq!(weights, expected, "{range:?}: row {row}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_set_without_rows_is_empty() {
     for (rows, is_empty) in [

@@ -6,6 +6,7 @@
 //! follow from it.
 
 use std::mem;
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +19,7 @@ use rankine_cuda::{Cluster, Device};
 use rankine_job::Precision;
 use rankine_model::guard::StepOutcome;
 use rankine_topology::{Rank, Topology};
+use rayon::prelude::*;
 
 use super::processes::connect_processes;
 use crate::cuda::batch::GlobalBatch;
@@ -207,25 +209,41 @@ impl GpuRanks {
         }
     }
 
-    /// Passes weights through all ranks, each of which fills in those that it has.
+    /// Lets all ranks fill in the weights that they have of some rows, `[row][dim]`: `fill` gets some of the rows and
+    /// their weights. Each rank fills in another part of the rows at a time, so that all GPUs copy.
     pub(super) fn fill(
         &self,
+        (rows, dim): (Range<u64>, usize),
         weights: &mut [f32],
-        fill: impl Fn(&dyn RankModel, &mut [f32]) -> Result<()> + Clone + Send + 'static,
+        fill: impl Fn(&dyn RankModel, Range<u64>, &mut [f32]) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
         let workers = match &self.threads {
-            Threads::Caller(rank) => return fill(&**rank, weights),
+            Threads::Caller(rank) => return fill(&**rank, rows, weights),
             Threads::Workers { workers, .. } => workers,
         };
-        let mut passed = weights.to_vec();
-        for rank in 0..self.count {
-            let fill = fill.clone();
-            passed = workers.call(rank, move |rank| {
-                fill(rank, &mut passed)?;
-                Ok(passed)
-            })?;
+        let rows_at_once = (rows.end - rows.start).div_ceil(self.count as u64).max(1);
+        let len = rows_at_once as usize * dim;
+        let mut parts: Vec<Vec<f32>> =
+            weights.chunks(len).map(|part| part.par_iter().copied().collect()).collect();
+        // With fewer rows than ranks, some parts are empty.
+        parts.resize(self.count, Vec::new());
+        for turn in 0..self.count {
+            let calls = parts.into_iter().enumerate().map(|(rank, mut part)| {
+                let number = (rank + turn) % self.count;
+                let first = rows.end.min(rows.start + number as u64 * rows_at_once);
+                let (fill, part_rows) = (fill.clone(), first..first + (part.len() / dim) as u64);
+                move |model: &mut dyn RankModel| {
+                    fill(model, part_rows, &mut part)?;
+                    Ok(part)
+                }
+            });
+            parts = workers.call_each(calls)?;
+            parts.rotate_left(1);
         }
-        weights.copy_from_slice(&passed);
+        // After as many turns, each part is at its rank again.
+        for (weights, part) in weights.chunks_mut(len).zip(&parts) {
+            weights.par_iter_mut().zip(part).for_each(|(weight, filled)| *weight = *filled);
+        }
         Ok(())
     }
 }

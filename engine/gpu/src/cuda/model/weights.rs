@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rankine_embedding::rows::gather;
+use rankine_embedding::rows::{RowPart, RowSet, gather};
 use rankine_launch::{ProcessGroup, RunStage};
 use rankine_model::ModelSpec;
 use rankine_saved as saved;
@@ -12,11 +12,10 @@ use super::CudaModel;
 use super::pieces::{MISSING, pack, unpack};
 use crate::cuda::error::{Error, Result};
 
-/// Rows of a table that ranks fill in.
-#[derive(Clone)]
+/// Which of a table's rows ranks fill in.
+#[derive(Clone, Copy)]
 struct RowsToFill {
     table: usize,
-    rows: Range<u64>,
     dim: usize,
     /// Whether parts with listed rows fill them in, or all others.
     listed: bool,
@@ -39,17 +38,19 @@ impl Weights for CudaModel {
             visit(&self.ranks.call_first(|rank| rank.parameters()).map_err(of_gpu)?)?;
         }
         for (number, (table, _)) in self.setup.model.all_tables().into_iter().enumerate() {
+            let of_table = RowsToFill { table: number, dim: table.dim, listed: false };
+            let is_listed = self.has_listed_rows(number).map_err(of_gpu)?;
             saved::for_each_run(&table, |rows, weights| {
                 weights.fill(MISSING);
-                let mut rows = RowsToFill { table: number, rows, dim: table.dim, listed: false };
-                self.fill(rows.clone(), weights).map_err(of_gpu)?;
+                self.fill(of_table, rows.clone(), weights).map_err(of_gpu)?;
                 if let Some(processes) = processes {
                     send_weights(processes, weights)?;
                     processes.does(RunStage::Saving, self.steps);
                 }
                 // Listed rows are on every process; they replace what others have at their position.
-                rows.listed = true;
-                self.fill(rows, weights).map_err(of_gpu)?;
+                if is_listed {
+                    self.fill(RowsToFill { listed: true, ..of_table }, rows, weights).map_err(of_gpu)?;
+                }
                 if is_first { visit(weights) } else { Ok(()) }
             })?;
         }
@@ -59,11 +60,20 @@ impl Weights for CudaModel {
 
 impl CudaModel {
     /// Fills in the rows that this process's ranks have, `[row][dim]`.
-    fn fill(&self, wanted: RowsToFill, weights: &mut [f32]) -> Result<()> {
-        self.ranks.fill(weights, move |rank, weights| {
-            let RowsToFill { table, rows, dim, listed } = wanted.clone();
+    fn fill(&self, of: RowsToFill, rows: Range<u64>, weights: &mut [f32]) -> Result<()> {
+        let RowsToFill { table, dim, listed } = of;
+        self.ranks.fill((rows, dim), weights, move |rank, rows, weights| {
             gather(&*rank.rows(), table, rows, listed, (dim, weights)).map_err(Error::State)
         })
+    }
+
+    /// Whether a rank of this process has listed rows of a table.
+    fn has_listed_rows(&self, table: usize) -> Result<bool> {
+        let of_ranks = self.ranks.call_all(move |rank| {
+            let is_listed = |part: &RowPart| part.table == table && matches!(part.rows, RowSet::Listed(_));
+            Ok(rank.rows().parts().iter().any(is_listed))
+        })?;
+        Ok(of_ranks.contains(&true))
     }
 }
 
