@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
 use rankine_base::error::{Error, Result};
 
@@ -41,18 +41,6 @@ impl<T: Send + 'static, L: Send + 'static> Background<T, L> {
     ) -> Result<Self> {
         Self::over(name, bounded(capacity), work)
     }
-
-    /// Starts a thread that never waits for its items to be taken.
-    ///
-    /// # Errors
-    /// As [`Background::spawn`].
-    pub(crate) fn spawn_unbounded(
-        name: &str,
-        work: impl FnOnce(&Sender<T>, &StopSignal) -> L + Send + 'static,
-    ) -> Result<Self> {
-        Self::over(name, unbounded(), work)
-    }
-
     fn over(
         name: &str,
         (out, items): (Sender<T>, Receiver<T>),

@@ -176,6 +176,28 @@ fn a_sweep_plans_for_several_numbers_of_nodes() {
 }
 
 #[test]
+fn a_plan_says_whether_gpus_can_keep_the_training_part() {
+    let place = Place::new();
+    generate(&place, "name = \"r\"\ndense = 4\nrows = [4000, 300]\n", 40_000, 0);
+    let job = job(&place);
+    let args = ["--ranks", "4", "--machine", "h200", "--set", "device.kind=cuda"];
+    let kept = [&args[..], &["--set", "data.cache=gpu"]].concat();
+    let report = plan_json(&job, &kept);
+    // One block, which starts a page and ends in another one.
+    let bytes = std::fs::metadata(place.path("data/train/00000.blocks")).unwrap().len();
+    let of_rank = number(&report["cache"]["rank_bytes"]);
+    assert!((bytes as f64 - 8192.0) / 4.0 < of_rank && of_rank <= bytes as f64 / 4.0, "{of_rank} of {bytes}");
+    assert_eq!(report["cache"]["fits"], true);
+    assert!(plan_json(&job, &args)["cache"].is_null());
+    let text = plan(&job, &kept).with(SUCCESS).stdout;
+    assert!(text.contains("training data (data.cache)") && text.contains(": fits beside"), "{text}");
+    // Room for the model, but not for the data.
+    let memory = ((number(&report["memory"]["needed_bytes"]) + of_rank / 2.0) as u64).to_string();
+    let tight = plan(&job, &[&kept[..], &["--memory", &memory]].concat()).with(DOES_NOT_FIT);
+    tight.says(&["the training part does not fit beside the model", "remove data.cache"]);
+}
+
+#[test]
 fn a_dataset_is_planned_by_its_own_frequencies_or_a_sample() {
     let place = Place::new();
     generate(

@@ -10,8 +10,8 @@ use rankine_cuda::{Device, Lane, PinnedBuffer};
 use rankine_embedding::cuda::{Hotness, Layout};
 use rankine_embedding::{Dtype, Pooling, TableSpec};
 use rankine_engine_gpu::{
-    BatchShape, CudaModel, EvaluationShape, Execution, Feed, FeedRanks, InputLanes, InputLayout, InputSlot,
-    ModelSetup, StepParameters,
+    BatchShape, CudaModel, Delivery, EvaluationShape, Execution, Feed, FeedRanks, InputLanes, InputLayout,
+    InputSlot, ModelSetup, StepParameters,
 };
 use rankine_model::evaluation::{Evaluation, HeadMetrics, JudgedHead};
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
@@ -241,6 +241,7 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
         topology: Topology::new(processes, 1)?,
         first: Rank(words.below(processes as u64) as usize),
         binds_threads: true,
+        delivery: words.one_of(&[Delivery::Needed, Delivery::Broadcast, Delivery::Kept]),
     };
     let mut feed = Feed::open_shares(ranks, dataset.part.clone(), &options, false)?;
     let mut kept = Vec::new();
@@ -354,15 +355,22 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     };
     // If ranks share a GPU, memory should be locked and unlocked while none of them waits for another.
     let one = outcome(&mut unpacked)?;
-    let mut feed = Feed::open(devices, part.clone(), &options, false)?;
+    // However blocks get there, and whether they stay.
+    let delivery = words.one_of(&[Delivery::Needed, Delivery::Broadcast, Delivery::Kept]);
+    let mut feed =
+        Feed::open_shares(FeedRanks { delivery, ..fed.feed_ranks() }, part.clone(), &options, false)?;
     for batch in feed.by_ref() {
         fed.train_step(&Batch::Packed(Box::new(batch?)), 0.5)?;
     }
     let other = outcome(&mut fed)?;
+    let bytes: u64 = part.blocks.iter().map(|block| u64::from(block.bytes)).sum();
+    if delivery == Delivery::Kept && feed.bytes_read() > bytes {
+        return Err(format!("{} bytes of {bytes} were read", feed.bytes_read()).into());
+    }
     drop(feed);
     if one != other {
         let step = one.0.iter().zip(&other.0).position(|(one, other)| one != other);
-        return Err(format!("{options:?}: trainings differ; losses from step {step:?}").into());
+        return Err(format!("{options:?}, {delivery:?}: trainings differ; losses from step {step:?}").into());
     }
     let (samples, batch_size) = (part.samples as usize, fed.score_size());
     let mut on_host = Evaluation::new(&JudgedHead::of_heads_uncorrected(&fed.spec().heads));

@@ -34,6 +34,19 @@ impl<T: Pod> Buffer<T> {
         Ok(Self::in_memory(Memory::new(device, len * size_of::<T>())?, len))
     }
 
+    /// Allocates memory that other GPUs read and write, too, without initializing it. The device must be current on
+    /// this thread, and all the others must be able to access it.
+    ///
+    /// # Errors
+    /// If there is not enough memory.
+    pub fn for_peers(device: &Arc<Device>, peers: &[Arc<Device>], len: usize) -> Result<Self> {
+        let bytes = len * size_of::<T>();
+        let is_alone = peers.iter().all(|peer| peer.ordinal() == device.ordinal());
+        let memory =
+            if is_alone { Memory::new(device, bytes) } else { Memory::for_peers(device, peers, bytes) };
+        Ok(Self::in_memory(memory?, len))
+    }
+
     /// Allocates memory filled with a byte.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::Rung;
 use rankine_reader::stream::{self, BatchStream, Position, StreamOptions};
+use serde::{Deserialize, Serialize};
 
 use super::error::BackendError;
 
@@ -21,8 +22,22 @@ pub trait BatchSource: Iterator<Item = Result<Batch, BackendError>> {
     /// Returns the bytes read so far.
     fn bytes_read(&self) -> u64;
 
+    /// Returns the bytes copied to GPUs so far; `None` if batches are unpacked by the CPU.
+    fn bytes_copied(&self) -> Option<CopiedBytes> {
+        None
+    }
+
     /// Returns how many batches wait to be taken.
     fn ready(&self) -> usize;
+}
+
+/// Bytes of blocks that were copied to the GPUs of a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiedBytes {
+    /// From host memory.
+    pub from_host: u64,
+    /// From one GPU to another.
+    pub between_gpus: u64,
 }
 
 /// The samples of one step.

@@ -18,7 +18,7 @@ mod resident;
 mod scorer;
 
 pub use backend::{Backend, RankVisit};
-pub use batches::{Batch, BatchSource, Batches, PackedBatch};
+pub use batches::{Batch, BatchSource, Batches, CopiedBytes, PackedBatch};
 pub use error::{BackendError, Cause};
 pub use memory::{DeviceMemory, MemoryPart};
 pub use profile::{Ceilings, MeasuredPhase, Profile, TraceEvent};

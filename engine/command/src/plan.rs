@@ -13,7 +13,8 @@ use rankine_engine::build;
 use rankine_engine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine_engine::training::{self, JobData, TrainError};
 use rankine_engine_gpu as gpu;
-use rankine_job::{Count, DataSource, DeviceKind, Job, NonNegative, RankCount, Ranks};
+use rankine_job::{Count, DataCache, DataSource, DeviceKind, Job, NonNegative, RankCount, Ranks};
+use rankine_reader::Part;
 use rankine_topology::Topology;
 use serde::Serialize;
 
@@ -101,7 +102,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
         error => CommandError::from(error),
     };
-    let (planning, origin) = planning(&job, &args).map_err(|error| error.unwrap_or_else(train_error))?;
+    let (planning, origin, train_bytes) =
+        planning(&job, &args).map_err(|error| error.unwrap_or_else(train_error))?;
     let batch_size = args.batch.map_or(u64::from(job.train.batch_size.get()), Count::get);
     if !args.sweep_nodes.is_empty() {
         let nodes: Vec<_> = args.sweep_nodes.iter().map(|nodes| nodes.get() as usize).collect();
@@ -124,7 +126,12 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     }
     let planned = planning.plan(topology, &machine, batch_size);
     let planned = planned.map_err(|error| CommandError::new(Exit::DoesNotFit, error))?;
-    let shown = Report { job: job.name.as_str(), statistics: origin, report: &planned.report };
+    let memory = &planned.report.memory;
+    let cache = train_bytes.map(|bytes| {
+        let rank_bytes = bytes.div_ceil(topology.ranks_per_node() as u64);
+        CachePlan { rank_bytes, fits: memory.needed_bytes + rank_bytes <= memory.available_bytes }
+    });
+    let shown = Report { job: job.name.as_str(), statistics: origin, cache, report: &planned.report };
     match &args.explain {
         Some(name) => {
             let table = find(&planned.report.tables, name)?;
@@ -132,6 +139,13 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         }
         None if args.json => output::json(&shown),
         None => output::text(&shown),
+    }?;
+    match cache {
+        Some(CachePlan { fits: false, .. }) => Err(CommandError::new(
+            Exit::DoesNotFit,
+            "the training part does not fit beside the model: use more ranks, or remove data.cache",
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -197,8 +211,9 @@ impl From<TrainError> for PlanningError {
     }
 }
 
-/// Returns the tables to plan, and the origin of their statistics.
-fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError> {
+/// Returns the tables to plan, the origin of their statistics, and the bytes of the training part if GPUs are to keep
+/// it and the dataset exists.
+fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin, Option<u64>), PlanningError> {
     let data = training::find_data(job)?;
     let alpha = job.data.generate().map_or(args.alpha, |generate| generate.alpha).get();
     let (schema, source) = match &data {
@@ -225,7 +240,14 @@ fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError>
     let model = training::translate(job, schema).map_err(TrainError::Conflicts)?;
     let statistics = planning::statistics(job, &source).map_err(TrainError::Data)?;
     let origin = statistics.origin;
-    Ok((Planning::new(job, &model, statistics), origin))
+    let train_bytes = match &data {
+        JobData::Dataset(dataset) if job.data.cache == DataCache::Gpu => {
+            let part = dataset.part(Part::Train).map_err(TrainError::Data)?;
+            Some(part.blocks.iter().map(|block| u64::from(block.bytes)).sum())
+        }
+        _ => None,
+    };
+    Ok((Planning::new(job, &model, statistics), origin, train_bytes))
 }
 
 fn find<'a>(tables: &'a [TableReport], name: &str) -> Result<&'a TableReport, CommandError> {
@@ -241,8 +263,19 @@ fn find<'a>(tables: &'a [TableReport], name: &str) -> Result<&'a TableReport, Co
 struct Report<'a> {
     job: &'a str,
     statistics: Origin,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache: Option<CachePlan>,
     #[serde(flatten)]
     report: &'a PlanReport,
+}
+
+/// The training part in the memory of the GPUs: `data.cache`.
+#[derive(Clone, Copy, Serialize)]
+struct CachePlan {
+    /// Bytes that each rank keeps, if one process has all ranks of a node.
+    rank_bytes: u64,
+    /// Whether they fit beside what training needs.
+    fits: bool,
 }
 
 /// The report on plans for several numbers of nodes.
@@ -378,6 +411,10 @@ impl Report<'_> {
         writeln!(f, "  their gradients and state      {}", ByteSize(gradient_bytes + state_bytes))?;
         writeln!(f, "  activations                    {}", ByteSize(activation_bytes))?;
         writeln!(f, "  batches                        {}", ByteSize(batch_bytes))?;
+        if let Some(CachePlan { rank_bytes, fits }) = self.cache {
+            let fits = if fits { "fits beside the fullest rank" } else { "does not fit" };
+            writeln!(f, "  training data (data.cache)     {}: {fits}", ByteSize(rank_bytes))?;
+        }
         writeln!(
             f,
             "  fullest rank                   {} of {} ({:.1}%)",

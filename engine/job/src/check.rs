@@ -6,10 +6,11 @@ use rankine_reader::Split;
 use rankine_reader::schema::is_column_name;
 use rankine_topology::{Topology, TopologyError};
 
+use super::data::DataCache;
 use super::embedding::{Exchange, Placement};
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
-use super::train::{Average, AverageKind};
+use super::train::{Average, AverageKind, DeviceKind};
 use super::{Conflict, Job};
 
 impl Job {
@@ -97,6 +98,15 @@ impl Job {
     fn check_data(&self, found: &mut Vec<Conflict>) {
         let mut conflict = |key, message: String| found.push(Conflict::new(key, message));
         let data = &self.data;
+        if data.cache == DataCache::Gpu && self.device.kind == DeviceKind::Cpu {
+            conflict(
+                "data.cache",
+                "\"gpu\" keeps the training part on GPUs, and device.kind is \"cpu\"".into(),
+            );
+        }
+        if data.cache == DataCache::Gpu && data.raw.is_some() {
+            conflict("data.cache", "raw files are not kept on GPUs: convert them to a dataset folder".into());
+        }
         match (&data.dir, &data.raw) {
             (Some(_), Some(_)) => conflict(
                 "data.raw",

@@ -24,8 +24,35 @@ pub struct Data {
     pub(crate) shape: Option<Shape>,
     /// Raw files, read without conversion.
     pub(crate) raw: Option<Raw>,
+    /// Where the training part stays once it is read. Only with `dir`. It does not affect the result.
+    #[serde(default)]
+    pub cache: DataCache,
     /// Generates the dataset if it does not exist. Only with `dir`.
     pub(crate) generate: Option<Generate>,
+}
+
+/// Where the training part stays once it is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "kebab-case")]
+pub enum DataCache {
+    /// Nowhere: each epoch reads it.
+    #[default]
+    None,
+    /// In the memory of the GPUs: each GPU of a process keeps its share of the blocks, and the others copy them from
+    /// there. A process reads each block once. Requires GPUs, and fails if their memory does not suffice; `rankine
+    /// plan` says whether it does.
+    Gpu,
+}
+
+impl DataCache {
+    /// Returns the name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Gpu => "gpu",
+        }
+    }
 }
 
 /// Where the samples of a job are.

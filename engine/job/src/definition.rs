@@ -3,14 +3,14 @@
 use serde::Deserialize;
 
 use super::checkpoint::Checkpoint;
-use super::data::{Data, Reader};
+use super::data::{Data, DataCache, Reader};
 use super::embedding::Embedding;
 use super::feature::Feature;
 use super::guard::Guard;
 use super::metrics::Metrics;
 use super::model::{Head, Model, Table};
 use super::optimizer::Optimizers;
-use super::train::{Device, Eval, Train};
+use super::train::{Device, DeviceKind, Eval, Train};
 use super::values::JobName;
 
 /// A training job.
@@ -69,6 +69,12 @@ fn default_seed() -> u64 {
 }
 
 impl Job {
+    /// Whether the job cannot be trained on the CPU instead of GPUs.
+    #[doc(hidden)]
+    pub fn requires_gpus(&self) -> bool {
+        self.device.kind == DeviceKind::Cuda || self.data.cache == DataCache::Gpu
+    }
+
     /// Returns the `[[table]]` that names a column, with its index.
     #[doc(hidden)]
     pub fn table_of(&self, column: &str) -> Option<(usize, &Table)> {

@@ -55,7 +55,7 @@ mod values;
 mod write;
 
 pub use checkpoint::{Checkpoint, OnFailure};
-pub use data::{Data, DataFolders, DataSource, Generate, Raw, Reader};
+pub use data::{Data, DataCache, DataFolders, DataSource, Generate, Raw, Reader};
 pub use definition::Job;
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::JobError;
@@ -71,8 +71,8 @@ pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 pub use settings::{Kind, Settings};
 pub use threads::thread_count;
 pub use train::{
-    Average, AverageKind, AverageSave, DenseUpdate, Device, DeviceKind, EarlyStopping, Eval, EvalSet,
-    Precision, StoppingMetric, ThreadBinding, Train,
+    Average, AverageKind, AverageSave, BlockFeed, DenseUpdate, Device, DeviceKind, EarlyStopping, Eval,
+    EvalSet, Precision, StoppingMetric, ThreadBinding, Train,
 };
 pub use values::{
     AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, Folders, Fraction, JobName, NonNegative,

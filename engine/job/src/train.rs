@@ -327,6 +327,8 @@ pub struct Device {
     pub dense_update: DenseUpdate,
     /// Where the threads of GPUs run.
     pub bind: ThreadBinding,
+    /// Which blocks of a batch each GPU of a process receives. It does not affect the result.
+    pub feed: BlockFeed,
 }
 
 impl Default for Device {
@@ -342,6 +344,7 @@ impl Default for Device {
             nodes: Ranks::Auto,
             dense_update: DenseUpdate::default(),
             bind: ThreadBinding::default(),
+            feed: BlockFeed::default(),
         }
     }
 }
@@ -377,6 +380,32 @@ impl ThreadBinding {
         match self {
             Self::Auto => "auto",
             Self::Off => "off",
+        }
+    }
+}
+
+/// Which blocks of a batch each GPU of a process receives. A block that several GPUs receive is copied from the host to
+/// one of them, and from there to the others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "kebab-case")]
+pub enum BlockFeed {
+    /// The faster one: `needed`.
+    #[default]
+    Auto,
+    /// Those that hold samples of its share.
+    Needed,
+    /// All: each GPU copies an equal part of them from the host.
+    Broadcast,
+}
+
+impl BlockFeed {
+    /// Returns the name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Needed => "needed",
+            Self::Broadcast => "broadcast",
         }
     }
 }

@@ -61,7 +61,8 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_guard(out, guard)?;
     let Reader { mode, queue_depth } = reader;
     writeln!(out, "\n[reader]\nmode = \"{}\"\nqueue_depth = {queue_depth}", mode.name())?;
-    let Device { kind, precision, tune, tuning, machine, threads, ranks, nodes, dense_update, bind } = device;
+    let Device { kind, precision, tune, tuning, machine, threads, ranks, nodes, dense_update, bind, feed } =
+        device;
     writeln!(out, "\n[device]\nkind = \"{}\"", kind.name())?;
     write_name(out, "precision", precision.map(Precision::name), "bf16 on GPUs and fp32 on CPUs")?;
     writeln!(out, "tune = {tune}")?;
@@ -71,7 +72,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_option(out, "machine", machine.as_ref(), "measured or typical speeds of the device")?;
     write_option(out, "threads", threads.as_ref(), "all threads that the process may use")?;
     writeln!(out, "ranks = {ranks}\nnodes = {nodes}\ndense_update = \"{}\"", dense_update.name())?;
-    writeln!(out, "bind = \"{}\"", bind.name())?;
+    writeln!(out, "bind = \"{}\"\nfeed = \"{}\"", bind.name(), feed.name())?;
     let Metrics { listen, textfile, tensorboard, mllog } = metrics;
     writeln!(out, "\n[metrics]")?;
     write_option(
@@ -86,11 +87,12 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
 }
 
 fn write_data(out: &mut String, data: &Data) -> fmt::Result {
-    let Data { dir, shape, raw, generate } = data;
+    let Data { dir, shape, cache, raw, generate } = data;
     if let Some(dir) = dir {
         writeln!(out, "\n[data]\ndir = {}", quoted_folders(dir))?;
         let shape = shape.as_ref().map(|shape| quoted(&shape.to_string()));
         write_option(out, "shape", shape.as_ref(), "the dataset's own columns")?;
+        writeln!(out, "cache = \"{}\"", cache.name())?;
     }
     if let Some(Raw { shape, rows_cap, train, eval, labels, dense, ids }) = raw {
         writeln!(out, "\n[data.raw]\nshape = {}", quoted(&shape.to_string()))?;

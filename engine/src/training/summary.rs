@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rankine_backend::{LookUpCount, PhaseRun, ReportDetails};
+use rankine_backend::{CopiedBytes, LookUpCount, PhaseRun, ReportDetails};
 use rankine_base::build::Build;
 use rankine_checkpoint::InitialState;
 use rankine_embedding::{LinkTraffic, RankTraffic, Traffic};
@@ -271,6 +271,9 @@ pub struct TrainSummary {
     /// summaries of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bytes_read: Vec<u64>,
+    /// Bytes that were copied to the GPUs of each process meanwhile. Absent if the CPU unpacked the batches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bytes_copied: Vec<CopiedBytes>,
 }
 
 /// Why training ended.

@@ -24,5 +24,5 @@ pub use ladder::RungRefused;
 pub use options::{DEPTH_MAX, IoMode, IoOptions, Rung};
 pub use probe::probe;
 pub use reads::Reads;
-pub use request::{ReadRequest, SLAB_ALIGN};
+pub use request::{Next, ReadRequest, Requests, SLAB_ALIGN};
 pub use slab::{AlignedMemory, Slab, SlabMemory, SlabRing};

@@ -13,7 +13,7 @@ use super::backend::{Backend, ReadOp};
 use super::count::BytesRead;
 use super::ladder;
 use super::options::{IoOptions, Rung};
-use super::request::{ReadRequest, SLAB_ALIGN};
+use super::request::{Next, ReadRequest, Requests, SLAB_ALIGN};
 use super::slab::{Slab, SlabRing, VacantSlab};
 use crate::background::{Background, StopSignal};
 
@@ -42,7 +42,7 @@ impl Reads {
     /// [`Error::Io`] if the first file cannot be opened. Later errors are items of the iterator, in their position.
     pub fn open(
         files: impl Into<Arc<[PathBuf]>>,
-        requests: impl Iterator<Item = ReadRequest> + Send + 'static,
+        requests: impl Requests,
         ring: SlabRing,
         options: &IoOptions,
     ) -> Result<Self> {
@@ -55,7 +55,7 @@ impl Reads {
     /// Starts reading with a working backend.
     pub(super) fn start(
         files: Arc<[PathBuf]>,
-        requests: impl Iterator<Item = ReadRequest> + Send + 'static,
+        requests: impl Requests,
         ring: SlabRing,
         depth: u32,
         rung: Rung,
@@ -108,7 +108,7 @@ impl Iterator for Reads {
 /// whether the consumer still takes slabs.
 fn drive(
     mut flight: Flight,
-    mut requests: impl Iterator<Item = ReadRequest>,
+    mut requests: impl Requests,
     ring: &SlabRing,
     depth: usize,
     send: &dyn Fn(Result<Slab>) -> bool,
@@ -137,9 +137,14 @@ fn drive(
                     None => return,
                 },
             };
-            let Some(request) = requests.next() else {
-                planned = false;
-                break;
+            // What has been read is sent on before a request is waited for, which may depend on it.
+            let request = match requests.next(flight.in_flight == 0) {
+                Next::Known(request) => request,
+                Next::Later => break,
+                Next::End => {
+                    planned = false;
+                    break;
+                }
             };
             if let Err(error) = flight.start(request, next_in, slab) {
                 done.insert(next_in, Err(error));

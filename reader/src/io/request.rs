@@ -21,3 +21,26 @@ impl ReadRequest {
         self.bytes.next_multiple_of(SLAB_ALIGN as u32)
     }
 }
+
+/// What comes next, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next<T> {
+    /// This.
+    Known(T),
+    /// It is not known yet.
+    Later,
+    /// Nothing: this was all.
+    End,
+}
+
+/// Where the thread that reads takes its requests from. Every iterator over requests is one.
+pub trait Requests: Send + 'static {
+    /// Returns the next request. If it is not known yet, waits for it if `waits`: then nothing else is to be done.
+    fn next(&mut self, waits: bool) -> Next<ReadRequest>;
+}
+
+impl<I: Iterator<Item = ReadRequest> + Send + 'static> Requests for I {
+    fn next(&mut self, _: bool) -> Next<ReadRequest> {
+        Iterator::next(self).map_or(Next::End, Next::Known)
+    }
+}

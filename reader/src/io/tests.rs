@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rankine_base::error::{Error, Result};
 
 use crate::tests::seccomp::{Refused, refuse_in_this_thread};
+use crossbeam_channel::{Receiver, unbounded};
 use proptest::prelude::*;
 
 use super::backend::{Backend, Completion, ReadOp};
@@ -312,6 +313,47 @@ fn buffers_of_lost_reads_are_never_reused() {
     let free = std::iter::from_fn(|| ring.try_take()).take(5).collect::<Vec<_>>().len();
     assert_eq!(free + started.in_flight.load(Ordering::SeqCst), 4);
     assert!(free < 4);
+}
+
+/// Requests of one page each, of which later ones are known only when earlier pages have been received.
+struct KnownAfter {
+    next: u64,
+    received: Receiver<()>,
+}
+
+impl Requests for KnownAfter {
+    fn next(&mut self, waits: bool) -> Next<ReadRequest> {
+        // Two are known from the start.
+        if self.next >= 2 {
+            match waits {
+                true if self.received.recv().is_err() => return Next::End,
+                true => {}
+                false if self.received.try_recv().is_err() => return Next::Later,
+                false => {}
+            }
+        }
+        let offset = 4096 * (self.next % 4);
+        self.next += 1;
+        Next::Known(ReadRequest { file: 0, offset, bytes: 4096 })
+    }
+}
+
+#[test]
+fn what_was_read_does_not_wait_for_the_next_request() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("file");
+    fs::write(&path, (0..4 * 4096).map(|at| (at / 4096) as u8).collect::<Vec<_>>()).unwrap();
+    let (received, known) = unbounded();
+    let ring = SlabRing::allocate(8, 4096).unwrap();
+    let requests = KnownAfter { next: 0, received: known };
+    let mut reads =
+        Reads::open([path], requests, ring, &IoOptions { depth: 8, ..IoOptions::default() }).unwrap();
+    for page in 0..40_u8 {
+        assert_eq!(reads.next().unwrap().unwrap().bytes(), [page % 4; 4096]);
+        received.send(()).unwrap();
+    }
+    drop(received);
+    assert_eq!(reads.count(), 2, "the requests that were known");
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl BatchStream {
         if options.prefetch == 0 {
             return Err(Error::setting("prefetch", "a stream of batches needs a prefetch of at least 1"));
         }
-        let (windows, blocks) = windows::open(part, plan, options, ring)?;
+        let (windows, blocks) = windows::open(part, plan, options, false, ring)?;
         let (rung, bytes) = (blocks.rung(), blocks.bytes().clone());
         // The maximum number of batches at once, except those that the consumer holds.
         let (recycle, recycled) = bounded(options.prefetch + 2);

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use rankine_base::error::{Error, Malformed, Result};
 
 use crate::block::{self, Block, BlockLayout};
 use crate::buckets::append_ids;
 use crate::dataset::{BlockCoding, BlockLocation, DatasetPart};
 use crate::ids::IdRules;
-use crate::io::{BytesRead, IoOptions, ReadRequest, Reads, Rung, SLAB_ALIGN, Slab, SlabRing};
+use crate::io::{BytesRead, IoOptions, Next, ReadRequest, Reads, Requests, Rung, SLAB_ALIGN, Slab, SlabRing};
 use crate::raw::{RecordDecoder, RecordFaultKind};
 use crate::samples::Samples;
 use crate::stream::Plan;
@@ -156,13 +156,15 @@ impl BlockStream {
         io: &IoOptions,
         ring: SlabRing,
     ) -> Result<Self> {
-        Self::reading(part.into(), plan.flat_map(|window| window.blocks), io, ring)
+        let mut blocks = plan.flat_map(|window| window.blocks);
+        Self::reading(part.into(), move |_| blocks.next().map_or(Next::End, Next::Known), io, ring)
     }
 
-    /// Starts reading blocks of these numbers. The iterator runs in the thread that reads, and may wait.
+    /// Starts reading the blocks whose numbers `blocks` returns. It runs in the thread that reads, and is told whether
+    /// to wait for the next number: see [`Requests`].
     pub(super) fn reading(
         part: Arc<DatasetPart>,
-        blocks: impl Iterator<Item = u32> + Send + 'static,
+        blocks: impl FnMut(bool) -> Next<u32> + Send + 'static,
         io: &IoOptions,
         ring: SlabRing,
     ) -> Result<Self> {
@@ -187,14 +189,9 @@ impl BlockStream {
                 return Err(Error::too_large(ring.slab_bytes() as u64, what));
             }
         }
-        let of = Arc::clone(&part);
         // At most one per slab waits.
         let (to_read, read) = unbounded();
-        let requests = blocks.map(move |block| {
-            // If the stream is gone, nobody asks for the number.
-            let _ = to_read.send(block);
-            of.blocks[block as usize].into()
-        });
+        let requests = BlockRequests { blocks, to_read, part: Arc::clone(&part) };
         let reads = Reads::open(part.files.clone(), requests, ring, io)?;
         Ok(Self { part, reads, read, failed: false })
     }
@@ -271,6 +268,28 @@ pub(crate) fn check_block(part: &DatasetPart, index: u64, bytes: &[u8]) -> Resul
     }
     part.check_block(index, &block)?;
     Ok(block.into_layout())
+}
+
+/// The requests for blocks of a part.
+struct BlockRequests<F> {
+    blocks: F,
+    /// Gets the numbers of the blocks, in the order of requests.
+    to_read: Sender<u32>,
+    part: Arc<DatasetPart>,
+}
+
+impl<F: FnMut(bool) -> Next<u32> + Send + 'static> Requests for BlockRequests<F> {
+    fn next(&mut self, waits: bool) -> Next<ReadRequest> {
+        match (self.blocks)(waits) {
+            Next::Known(block) => {
+                // If the stream is gone, nobody asks for the number.
+                let _ = self.to_read.send(block);
+                Next::Known(self.part.blocks[block as usize].into())
+            }
+            Next::Later => Next::Later,
+            Next::End => Next::End,
+        }
+    }
 }
 
 impl Iterator for BlockStream {

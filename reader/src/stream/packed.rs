@@ -86,6 +86,9 @@ impl PackedBatch {
 pub enum PackedItem {
     /// A block, in numeric order. Later batches have samples of it.
     Block(PackedBlock),
+    /// The next block is one that was yielded before, with this number in the part: see
+    /// [`PackedStream::reading_once`].
+    Again(u32),
     /// A batch, all of whose needed blocks have been yielded.
     Batch(PackedBatch),
 }
@@ -125,12 +128,27 @@ impl PackedStream {
         options: &StreamOptions,
         ring: SlabRing,
     ) -> Result<Self> {
-        let part = part.into();
+        Self::reading(part.into(), options, false, ring)
+    }
+
+    /// The same for a consumer that keeps all blocks: each is read and yielded once, and later only named.
+    ///
+    /// # Errors
+    /// As [`PackedStream::with_ring`].
+    pub fn reading_once(
+        part: impl Into<Arc<DatasetPart>>,
+        options: &StreamOptions,
+        ring: SlabRing,
+    ) -> Result<Self> {
+        Self::reading(part.into(), options, true, ring)
+    }
+
+    fn reading(part: Arc<DatasetPart>, options: &StreamOptions, once: bool, ring: SlabRing) -> Result<Self> {
         if let Some(why) = part.why_unpacked() {
             return Err(Error::setting("packed", format!("{why}: read unpacked batches")));
         }
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
-        let (windows, blocks) = windows::open(&part, plan, options, ring)?;
+        let (windows, blocks) = windows::open(&part, plan, options, once, ring)?;
         Ok(Self {
             rung: blocks.rung(),
             bytes: blocks.bytes().clone(),
@@ -233,8 +251,13 @@ impl Iterator for PackedStream {
             match left.checked_sub(1) {
                 None => self.add(&window),
                 Some(left) => {
+                    let number = window.needed_len() - left - 1;
+                    let again = window.was_read(number).then(|| window.needed_block(number));
                     self.window = Some((window, left));
-                    return Some(self.blocks.next()?.map(PackedItem::Block));
+                    return match again {
+                        Some(block) => Some(Ok(PackedItem::Again(block))),
+                        None => Some(self.blocks.next()?.map(PackedItem::Block)),
+                    };
                 }
             }
         }

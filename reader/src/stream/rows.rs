@@ -34,6 +34,8 @@ pub(super) struct RowsOfWindow {
     starts: Vec<u32>,
     /// How many blocks before each one are needed by the stream's share, and how many in total.
     needed: Vec<u32>,
+    /// For each needed block, whether it was read before; empty if each is read again.
+    was_read: Vec<bool>,
 }
 
 impl RowsOfWindow {
@@ -52,6 +54,7 @@ impl RowsOfWindow {
             full: Divisor::new(part.block_samples),
             starts,
             needed: Vec::new(),
+            was_read: Vec::new(),
             window,
         };
         rows.needed = rows.count_needed();
@@ -75,6 +78,29 @@ impl RowsOfWindow {
     pub(super) fn needed_blocks(&self) -> impl Iterator<Item = u32> {
         let needed = self.needed.windows(2).map(|counts| counts[0] < counts[1]);
         self.window.blocks.iter().zip(needed).filter_map(|(&block, is_needed)| is_needed.then_some(block))
+    }
+
+    /// Leaves out of [`RowsOfWindow::blocks_to_read`] the needed blocks for which `was_read` returns true. It is called
+    /// for each of them, in order.
+    pub(super) fn leave_out(&mut self, was_read: impl FnMut(u32) -> bool) {
+        self.was_read = self.needed_blocks().map(was_read).collect();
+    }
+
+    /// Returns the needed blocks that are to be read.
+    pub(super) fn blocks_to_read(&self) -> impl Iterator<Item = u32> {
+        let is_read = |number: &usize| !self.was_read(*number as u32);
+        self.needed_blocks().enumerate().filter(move |(number, _)| is_read(number)).map(|(_, block)| block)
+    }
+
+    /// Returns whether a needed block, by its number among them, was read before.
+    pub(super) fn was_read(&self, number: u32) -> bool {
+        self.was_read.get(number as usize).is_some_and(|&was_read| was_read)
+    }
+
+    /// Returns the number in the part of a needed block, by its number among them.
+    pub(super) fn needed_block(&self, number: u32) -> u32 {
+        let index = self.needed.partition_point(|&before| before <= number) - 1;
+        self.window.blocks[index]
     }
 
     /// Returns the number of blocks that the stream's share needs.

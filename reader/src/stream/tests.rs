@@ -324,9 +324,13 @@ fn packed_blocks_come_in_the_order_of_their_plan() {
     assert_eq!(stream.close().slabs(), 8);
 }
 
-/// Returns the samples of a packed stream's share with the start and end of its batches; drops blocks when they are
-/// not needed.
-fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, Position, Position)> {
+/// Returns the samples of a packed stream's share with the start and end of its batches. With `once` it reads each
+/// block once; otherwise blocks are dropped when they are not needed.
+fn collect_packed(
+    part: &DatasetPart,
+    options: &StreamOptions,
+    once: bool,
+) -> Vec<(Samples, Position, Position)> {
     let (slabs, bytes) = BlockStream::ring_for(part, &options.io);
     let (kept_max, _) = PackedStream::blocks_kept(part, options);
     let ring = SlabRing::allocate(slabs, bytes).unwrap();
@@ -338,13 +342,18 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
     }
     let is_whole = options.share == Share::ALL;
     let (mut blocks, mut kept_from, mut batches) = (Vec::new(), 0, Vec::new());
-    for packed in PackedStream::with_ring(part.clone(), options, ring).unwrap() {
+    let mut seen = BTreeMap::new();
+    let open = if once { PackedStream::reading_once } else { PackedStream::with_ring };
+    let mut stream = open(part.clone(), options, ring).unwrap();
+    for packed in stream.by_ref() {
         match packed.unwrap() {
             PackedItem::Block(block) => {
                 let mut samples = Samples::new(&part.schema);
                 block.decode_into(&mut samples).unwrap();
+                assert!(seen.insert(block.index() as u32, samples.clone()).is_none() || !once);
                 blocks.push(samples);
             }
+            PackedItem::Again(block) => blocks.push(seen[&block].clone()),
             PackedItem::Batch(batch) => {
                 assert!(!batch.is_empty() && blocks.len() - kept_from <= kept_max);
                 let mut samples = Samples::new(&part.schema);
@@ -369,6 +378,10 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
                 batches.push((samples, batch.start, batch.end));
             }
         }
+    }
+    if once {
+        let read: u64 = seen.keys().map(|&block| u64::from(part.blocks[block as usize].bytes)).sum();
+        assert_eq!(stream.bytes().get(), read);
     }
     batches
 }
@@ -396,9 +409,31 @@ fn packed_batches_equal_unpacked_batches() {
             for (epoch, sample) in [(0, 0), (0, 65), (1, 700), (0, 1000)] {
                 let options = options(batch_size, order, Position { epoch, sample });
                 let expected = collect_unpacked(&part, &options);
-                assert_eq!(collect_packed(&part, &options), expected, "{order:?} in batches of {batch_size}");
+                for once in [false, true] {
+                    let packed = collect_packed(&part, &options, once);
+                    assert_eq!(packed, expected, "{order:?} in batches of {batch_size}, once: {once}");
+                }
             }
         }
+    }
+}
+
+/// Windows whose blocks are kept need no read, which would bound how far their order is drawn ahead.
+#[test]
+fn an_endless_stream_that_reads_once_draws_no_more_than_it_needs() {
+    let dataset = dataset();
+    let part = part(&dataset);
+    for order in ORDERS {
+        let options = StreamOptions { epochs: None, ..options(100, order, Position::default()) };
+        let (slabs, bytes) = BlockStream::ring_for(&part, &options.io);
+        let ring = SlabRing::allocate(slabs, bytes).unwrap();
+        let mut stream = PackedStream::reading_once(part.clone(), &options, ring).unwrap();
+        let blocks = part.blocks.len();
+        // Blocks are dropped at once: they hold slabs.
+        let items = stream.by_ref().take(20 * blocks);
+        let read = items.filter(|item| matches!(item, Ok(PackedItem::Block(_)))).count();
+        assert_eq!(read, blocks, "{order:?}");
+        assert_eq!(stream.close().slabs() as usize, slabs, "its threads end");
     }
 }
 
@@ -429,7 +464,7 @@ fn the_shares_of_processes_are_the_batches() {
                             (batch.samples.slice(own), batch.start, batch.end)
                         });
                         assert_eq!(batches.collect::<Vec<_>>(), expected, "{what}");
-                        assert_eq!(collect_packed(&part, &options), expected, "{what}");
+                        assert_eq!(collect_packed(&part, &options, processes == 3), expected, "{what}");
                     }
                 }
             }
@@ -509,7 +544,7 @@ fn a_validation_cut_divides_the_training_part_for_every_order_and_start() {
                         "{split}, {order:?} from {sample} in batches of {batch_size}"
                     );
                     assert_eq!(
-                        collect_packed(&part, &from),
+                        collect_packed(&part, &from, false),
                         rest,
                         "{split}, {order:?} in batches of {batch_size}"
                     );

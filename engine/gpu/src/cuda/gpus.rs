@@ -9,10 +9,11 @@ use rankine_cuda::blas::Algorithms;
 use rankine_cuda::{Device, Error as CudaError};
 use rankine_embedding::cuda::Error as TableError;
 use rankine_embedding::plan::Machine;
-use rankine_job::{Conflict, DenseUpdate, Job, Precision, ThreadBinding};
+use rankine_job::{BlockFeed, Conflict, DataCache, DenseUpdate, Job, Precision, ThreadBinding};
 use rankine_model::ModelSpec;
 
 use super::calibration;
+use super::delivery::Delivery;
 use super::error::Error;
 use super::model::CudaModel;
 use super::refusal::refusals;
@@ -144,6 +145,11 @@ impl OpenGpus {
                 overlaps,
                 shard_dense_update: job.device.dense_update == DenseUpdate::Sharded,
                 binds_threads: job.device.bind == ThreadBinding::Auto,
+                delivery: match (job.data.cache, job.device.feed) {
+                    (DataCache::Gpu, _) => Delivery::Kept,
+                    (DataCache::None, BlockFeed::Broadcast) => Delivery::Broadcast,
+                    (DataCache::None, BlockFeed::Auto | BlockFeed::Needed) => Delivery::Needed,
+                },
                 ..Execution::new(job.device.precision_on_gpus())
             },
             batches: BatchShape {

@@ -18,6 +18,7 @@ mod batch;
 mod binding;
 pub mod calibration;
 mod context;
+mod delivery;
 mod error;
 mod evaluation;
 mod feed;
@@ -40,6 +41,7 @@ mod setup;
 mod tables;
 
 pub use calibration::{Measurement, machine_here, measure_all};
+pub use delivery::Delivery;
 pub use error::{Error, Result};
 pub use evaluation::{CudaEvaluation, EvaluationResult, EvaluationShape, ScoredBatch};
 pub use feed::{Feed, FeedBatch, FeedPart, FeedRanks};

@@ -11,6 +11,7 @@ use rankine_launch::ProcessGroup;
 use rankine_reader::schema;
 use rankine_topology::{Process, Rank, Topology};
 
+use super::delivery::Delivery;
 use rankine_model::Model;
 use rankine_model::overlap::Overlaps;
 
@@ -55,6 +56,8 @@ pub struct Execution {
     pub shard_dense_update: bool,
     /// Whether threads run on the NUMA node of their GPU.
     pub binds_threads: bool,
+    /// How the blocks of the training part reach the GPUs.
+    pub delivery: Delivery,
     /// How long a rank waits for another one before it fails.
     pub deadline: Duration,
 }
@@ -68,6 +71,7 @@ impl Execution {
             overlaps: Overlaps::ALL,
             shard_dense_update: false,
             binds_threads: true,
+            delivery: Delivery::Needed,
             deadline: Duration::from_secs(30),
         }
     }

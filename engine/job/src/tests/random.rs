@@ -170,6 +170,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             shape: (generate.is_none() && dir.len() % 2 == 0).then_some(Shape::DlrmDcnv2),
             dir: Some(Folders::one(dir)),
             raw: None,
+            cache: DataCache::Gpu,
             generate,
         },
     );
@@ -336,6 +337,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             nodes: if sharded { Ranks::Auto } else { Ranks::Count(RankCount::new(nodes).unwrap()) },
             dense_update: if sharded { DenseUpdate::Sharded } else { DenseUpdate::Replicated },
             bind: if sharded { ThreadBinding::Off } else { ThreadBinding::Auto },
+            feed: if sharded { BlockFeed::Needed } else { BlockFeed::Broadcast },
         },
     );
     let counts = || proptest::option::of(count());
@@ -404,7 +406,11 @@ fn any_job() -> impl Strategy<Value = Job> {
         )| Job {
             name,
             seed,
-            data,
+            // Only GPUs keep data.
+            data: match device.kind {
+                DeviceKind::Cpu => Data { cache: DataCache::None, ..data },
+                DeviceKind::Auto | DeviceKind::Cuda => data,
+            },
             model,
             features,
             tables,

@@ -94,7 +94,7 @@ job.toml:4:25: unknown key `dirr` in [data]
 4 | data = { dir = \"\u{6f22}\u{5b57}e\u{301}\u{1f600}\", dirr = 1 }
   |                           ^^^^
   = did you mean `dir`?
-  = known keys: dir, shape, raw, generate",
+  = known keys: dir, shape, raw, cache, generate",
         ),
         ("name = \"criteo\"", "", "job.toml: missing key `name`"),
         (
@@ -260,6 +260,16 @@ fn impossible_values_are_refused_in_plain_words() {
             "dir = \"data/criteo\"",
             "raw = { shape = \"dlrm\", train = [\"b\"] }\ngenerate = { shape = \"dlrm\", samples = 1 }",
             "raw files cannot be generated",
+        ),
+        (
+            "dir = \"data/criteo\"",
+            "raw = { shape = \"dlrm\", train = [\"b\"] }\ncache = \"gpu\"",
+            "raw files are not kept on GPUs: convert them",
+        ),
+        (
+            "dir = \"data/criteo\"",
+            "dir = \"data/criteo\"\ncache = \"gpu\"\n[device]\nkind = \"cpu\"",
+            "\"gpu\" keeps the training part on GPUs, and device.kind is \"cpu\"",
         ),
         ("[train]", "[[eval]]\n[train]", "`eval`: expected a table, found a list"),
         (

@@ -18,7 +18,7 @@ use crate::{build, planning};
 fn open(job: &Job, assignment: &RankAssignment, spec: &ModelSpec) -> Result<OpenGpus, GpuSelectionError> {
     // Several processes cannot fall back to the CPU.
     let several = assignment.processes.size() > 1;
-    let kind = if several { DeviceKind::Cuda } else { job.device.kind };
+    let kind = if several || job.requires_gpus() { DeviceKind::Cuda } else { job.device.kind };
     if kind == DeviceKind::Cpu {
         return Err(Refusal::OnlyCpu.into());
     }
@@ -65,7 +65,7 @@ pub(super) fn device_of(
     };
     match check() {
         Ok(()) => Ok(format!("{} ({})", counted(gpus.count()), gpus.name()?)),
-        Err(why) if job.device.kind == DeviceKind::Cuda => Err(DeviceError::Unusable(why).into()),
+        Err(why) if job.requires_gpus() => Err(DeviceError::Unusable(why).into()),
         Err(why) => Err(Refusal::Unusable(why.into()).into()),
     }
 }
@@ -144,7 +144,7 @@ impl Gpus {
         let backend = created.map_err(|error| -> GpuSelectionError {
             match error {
                 CreateError::Backend(error) => error.into(),
-                CreateError::Failed(error) if several || job.device.kind == DeviceKind::Cuda => {
+                CreateError::Failed(error) if several || job.requires_gpus() => {
                     DeviceError::Full { gpus: count, error }.into()
                 }
                 CreateError::Failed(error) => Refusal::Full { gpus: count, error }.into(),

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use rankine_backend::CopiedBytes;
 use rankine_base::publish::PartialDir;
 use rankine_checkpoint::{BestState, StateSource};
 use rankine_job::DataSource;
@@ -161,8 +162,13 @@ impl TrainingLoop<'_> {
         let is_pushed = source == SampleSource::Program;
         let (state, total) = (&self.state, &self.state.total);
         let seconds = total.time.as_secs_f64();
-        let bytes_read = processes.gather("the bytes read", bytemuck::bytes_of(&state.bytes_read))?;
-        let bytes_read = bytes_read.iter().map(|bytes| bytemuck::pod_read_unaligned(bytes)).collect();
+        let CopiedBytes { from_host, between_gpus } = state.bytes_copied;
+        let bytes = [state.bytes_read, from_host, between_gpus];
+        let bytes = processes.gather("the bytes read and copied", bytemuck::bytes_of(&bytes))?;
+        let bytes: Vec<[u64; 3]> = bytes.iter().map(|bytes| bytemuck::pod_read_unaligned(bytes)).collect();
+        let copied =
+            bytes.iter().map(|&[_, from_host, between_gpus]| CopiedBytes { from_host, between_gpus });
+        let bytes_copied: Vec<_> = copied.collect();
         let (traffic, steps) = (self.backend.traffic()?, total.steps - state.first_step);
         Ok(Summary {
             name: job.name.to_string(),
@@ -210,7 +216,12 @@ impl TrainingLoop<'_> {
                 non_finite_steps: state.losses.guard().non_finite_steps,
                 ids_out_of_range: state.ids_out_of_range.clone(),
                 reader_wait_share: total.times.reading.as_secs_f64() / seconds,
-                bytes_read,
+                bytes_read: bytes.iter().map(|&[read, ..]| read).collect(),
+                bytes_copied: if bytes_copied.contains(&CopiedBytes::default()) {
+                    Vec::new()
+                } else {
+                    bytes_copied
+                },
             },
             eval,
             validation,

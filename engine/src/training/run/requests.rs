@@ -72,7 +72,12 @@ impl TrainingLoop<'_> {
                     let recycle = requests.recycle.clone();
                     let batch = stream::Batch::new(samples, self.state.position, out_of_range, recycle);
                     let batches_ready = requests.receiver.len();
-                    let source = ReaderState { waited: began.elapsed(), bytes_read: 0, batches_ready };
+                    let source = ReaderState {
+                        waited: began.elapsed(),
+                        bytes_read: 0,
+                        bytes_copied: None,
+                        batches_ready,
+                    };
                     self.step(Batch::Unpacked(batch), source)?;
                 }
                 // A program that is gone does not miss the reply.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rankine_backend::ReportDetails;
+use rankine_backend::{CopiedBytes, ReportDetails};
 use rankine_checkpoint::{BestState, InitialState, TrainState};
 use rankine_model::evaluation::{EvalSummary, SavedScores};
 use rankine_reader::stream::Position;
@@ -50,6 +50,7 @@ pub(super) struct RunState {
     pub(super) last_details: Option<ReportDetails>,
     /// Bytes that this attempt has read to train.
     pub(super) bytes_read: u64,
+    pub(super) bytes_copied: CopiedBytes,
     /// Why training ends, once it is known.
     pub(super) end: Option<EndReason>,
 }
@@ -98,6 +99,7 @@ impl RunState {
             all_fail: false,
             last_details: None,
             bytes_read: 0,
+            bytes_copied: CopiedBytes::default(),
             end: None,
         }
     }

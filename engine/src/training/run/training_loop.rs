@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rankine_backend::{Backend, Batch, Batches};
+use rankine_backend::{Backend, Batch, Batches, CopiedBytes};
 use rankine_base::StopCause;
 use rankine_base::sealed::Checksum;
 use rankine_checkpoint::{Checkpoint, StateSource, TrainState};
@@ -169,6 +169,7 @@ impl<'a> TrainingLoop<'a> {
             let source = ReaderState {
                 waited: began.elapsed(),
                 bytes_read: batches.bytes_read(),
+                bytes_copied: batches.bytes_copied(),
                 batches_ready: batches.ready(),
             };
             self.step(batch, source)?;
@@ -224,7 +225,7 @@ impl<'a> TrainingLoop<'a> {
         }
         self.take_outcomes(waits).map_err(|error| error.at_step(step))?;
         let elapsed = began.elapsed();
-        let ReaderState { waited, bytes_read, batches_ready } = source;
+        let ReaderState { waited, bytes_read, bytes_copied, batches_ready } = source;
         let times =
             StepTimes { reading: waited, computing: computed, awaiting: elapsed.saturating_sub(computed) };
         self.state.add_step(batch.samples() as u64, &times);
@@ -245,6 +246,7 @@ impl<'a> TrainingLoop<'a> {
         state.position = batch.end();
         state.last_loss = state.losses.last_mean(state.last_loss);
         state.bytes_read = bytes_read;
+        state.bytes_copied = bytes_copied.unwrap_or_default();
         if state.total.steps == state.first_step + 1 {
             state.start.add_to(|start| &mut start.first_step_seconds);
         }
@@ -494,6 +496,8 @@ pub(super) struct ReaderState {
     pub(super) waited: Duration,
     /// Bytes read so far.
     pub(super) bytes_read: u64,
+    /// Bytes copied to GPUs so far, if they unpack batches.
+    pub(super) bytes_copied: Option<CopiedBytes>,
     /// Batches that wait to be taken.
     pub(super) batches_ready: usize,
 }

@@ -5,23 +5,29 @@
 //! blocks' slots there: the CPU handles only that list, and each GPU's part of it is made by the thread that enqueues
 //! that GPU's work.
 //!
-//! With several GPUs, each gets a range of a batch's samples, and receives only the blocks that contain them; with
-//! several processes, each reads only the blocks that its GPUs receive. Shuffled or not, the samples of a batch are in
-//! reading order, so few blocks go to several GPUs.
+//! With several GPUs, each gets a range of a batch's samples, and receives the blocks that contain them, or all blocks
+//! of the batch ([`Delivery`]); a block that several GPUs receive crosses from the host to one of them, and continues
+//! from there. With several processes, each reads only the blocks that its GPUs need. Shuffled or not, the samples of a
+//! batch are in reading order, so few blocks are needed by several GPUs.
 
 mod batch;
 mod columns;
 mod copier;
+mod distributor;
+mod kept;
 mod memory;
+mod placed;
 mod release;
 mod ring;
 
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, bounded};
-use rankine_backend::{BackendError, Batch, BatchSource, Batches};
+use rankine_backend::{BackendError, Batch, BatchSource, Batches, CopiedBytes as Copied};
 use rankine_base::Error as DataError;
 use rankine_cuda::{Device, Lane};
 use rankine_reader::dataset::DatasetPart;
@@ -30,12 +36,15 @@ use rankine_reader::stream::{BlockStream, PackedStream, Share, StreamOptions};
 use rankine_topology::{Rank, Topology};
 
 use super::binding::near;
+use super::delivery::Delivery;
 use super::error::{Error, Result};
 use super::setup::ModelSetup;
 use batch::Source;
 pub use batch::{FeedBatch, FeedPart};
 pub(super) use columns::{fixed_columns, ragged_columns};
-use copier::{COPIES_MAX, CopiedBatch, Copier, REQUESTS_MAX, distribute};
+use copier::{COPIES_MAX, CopiedBatch, CopiedBytes, Copier, REQUESTS_MAX, distribute};
+use distributor::Distributor;
+use kept::{KeptBlocks, KeptLayout};
 use memory::{PageLockedMemory, SlabRingMemory};
 use release::CopierMessage;
 pub(super) use ring::BlockRing;
@@ -52,9 +61,7 @@ const BATCHES_IN_FLIGHT: usize = 4;
 pub struct Feed {
     rung: Rung,
     bytes: BytesRead,
-    topology: Topology,
-    /// The rank of the first GPU.
-    first: Rank,
+    shares: SharesOfGpus,
     source: Arc<Source>,
     /// One per GPU.
     rings: Vec<Arc<BlockRing>>,
@@ -63,6 +70,9 @@ pub struct Feed {
     /// One per GPU, to its thread.
     senders: Vec<Sender<CopierMessage>>,
     threads: Vec<JoinHandle<()>>,
+    copied_bytes: Arc<CopiedBytes>,
+    /// The blocks that stay, one value per GPU: other GPUs copy from them until all threads have ended.
+    _kept: Vec<Arc<KeptBlocks>>,
     /// The memory of the slabs. It is unlocked when this is dropped, not before.
     _memory: Arc<PageLockedMemory>,
 }
@@ -78,6 +88,29 @@ pub struct FeedRanks<'a> {
     pub first: Rank,
     /// Whether threads run on the NUMA node of their GPU.
     pub binds_threads: bool,
+    /// How blocks reach the GPUs.
+    pub delivery: Delivery,
+}
+
+/// Which samples of a batch the GPUs of this process get.
+#[derive(Debug, Clone, Copy)]
+struct SharesOfGpus {
+    topology: Topology,
+    /// The rank of the first GPU.
+    first: Rank,
+    gpus: usize,
+}
+
+impl SharesOfGpus {
+    /// Returns the samples of one of the GPUs, of a batch of `len`.
+    fn of(self, len: usize, gpu: usize) -> Range<usize> {
+        self.topology.share(len, self.first.plus(gpu))
+    }
+
+    /// Returns the samples of all of them.
+    fn all(self, len: usize) -> Range<usize> {
+        self.of(len, 0).start..self.of(len, self.gpus - 1).end
+    }
 }
 
 impl<'a> FeedRanks<'a> {
@@ -88,7 +121,21 @@ impl<'a> FeedRanks<'a> {
             topology: setup.topology(),
             first: setup.first_rank(),
             binds_threads: setup.execution.binds_threads,
+            delivery: setup.execution.delivery,
         }
+    }
+
+    /// Returns the same for an evaluation, which has its own way to keep blocks.
+    pub(in crate::cuda) fn for_evaluation(setup: &'a ModelSetup) -> Self {
+        let ranks = Self::of(setup);
+        match ranks.delivery {
+            Delivery::Kept => Self { delivery: Delivery::Needed, ..ranks },
+            Delivery::Needed | Delivery::Broadcast => ranks,
+        }
+    }
+
+    fn shares(&self) -> SharesOfGpus {
+        SharesOfGpus { topology: self.topology, first: self.first, gpus: self.devices.len() }
     }
 
     /// Returns this process's share of every batch: the shares of its ranks together.
@@ -114,7 +161,8 @@ impl Feed {
         stay: bool,
     ) -> Result<Self> {
         let topology = Topology::new(devices.len(), 1).expect("there is a GPU");
-        let ranks = FeedRanks { devices, topology, first: Rank(0), binds_threads: true };
+        let ranks =
+            FeedRanks { devices, topology, first: Rank(0), binds_threads: true, delivery: Delivery::Needed };
         Self::open_shares(ranks, part, options, stay)
     }
 
@@ -143,7 +191,7 @@ impl Feed {
         options: &StreamOptions,
         stay: bool,
     ) -> Result<Self> {
-        let FeedRanks { devices, topology, first, binds_threads } = ranks;
+        let FeedRanks { devices, first, binds_threads, delivery, .. } = ranks;
         let (slabs, slab_bytes) = BlockStream::ring_for(&part, &options.io);
         let (kept, window) = PackedStream::blocks_kept(&part, options);
         let ahead = PackedStream::BLOCKS_AHEAD + devices.len() * (COPIES_MAX + REQUESTS_MAX);
@@ -151,26 +199,30 @@ impl Feed {
         devices[0].bind()?;
         let memory = Arc::new(PageLockedMemory::new(&devices[0], slabs * slab_bytes)?);
         let ring = SlabRing::new(SlabRingMemory(Arc::clone(&memory)), slab_bytes)?;
-        let stream = PackedStream::with_ring(Arc::clone(&part), options, ring)?;
+        let open =
+            if delivery == Delivery::Kept { PackedStream::reading_once } else { PackedStream::with_ring };
+        let stream = open(Arc::clone(&part), options, ring)?;
         let source = Arc::new(Source { part, options: *options });
         let slots = if stay { source.part.blocks.len() } else { slots(&source.part, options) };
         let mut rings = Vec::new();
         for device in devices {
             device.bind()?;
             let _input = device.purpose("input");
-            rings.push(Arc::new(BlockRing::new(device, &source.part, slots, slab_bytes)?));
+            rings.push(Arc::new(BlockRing::new((device, devices), &source.part, slots, slab_bytes)?));
         }
+        let kept = if delivery == Delivery::Kept { keep(devices, &source.part)? } else { Vec::new() };
         let (senders, messages): (Vec<_>, Vec<_>) = devices.iter().map(|_| channel()).unzip();
         let mut feed = Self {
             rung: stream.rung(),
             bytes: stream.bytes().clone(),
-            topology,
-            first,
+            shares: ranks.shares(),
             source,
             rings,
             copied: Vec::new(),
             senders,
             threads: Vec::new(),
+            copied_bytes: Arc::default(),
+            _kept: kept.clone(),
             _memory: memory,
         };
         // Batches of a window become ready all at once; meanwhile the next window's blocks arrive.
@@ -178,19 +230,29 @@ impl Feed {
         let mut copiers = Vec::new();
         for (index, (device, messages)) in devices.iter().zip(messages).enumerate() {
             device.bind()?;
-            let (rank, ring) = (first.plus(index), Arc::clone(&feed.rings[index]));
-            let copier = Copier { rank, topology, ring, lane: Lane::new(device)?, messages };
+            let copier = Copier {
+                gpu: index,
+                gpus: devices.len(),
+                part: Arc::clone(&feed.source.part),
+                ring: Arc::clone(&feed.rings[index]),
+                kept: kept.get(index).cloned(),
+                lane: Lane::new(device)?,
+                messages,
+                bytes: Arc::clone(&feed.copied_bytes),
+            };
             let (sender, sent) = sync_channel(REQUESTS_MAX);
             let (out, copied) = bounded(options.prefetch + window_batches);
             copiers.push(sender);
             feed.copied.push(copied);
             let binding = near(std::slice::from_ref(device), binds_threads)?;
-            feed.spawn(format!("rankine-feed-{rank}"), move || {
+            feed.spawn(format!("rankine-feed-{}", first.plus(index)), move || {
                 binding.bind_thread();
                 copier.run(&sent, &out);
             })?;
         }
-        feed.spawn("rankine-feed".into(), move || distribute(stream, &copiers))?;
+        let distributor = Distributor::new(delivery, devices.len(), feed.source.part.blocks.len());
+        let shares = feed.shares;
+        feed.spawn("rankine-feed".into(), move || distribute(stream, distributor, shares, &copiers))?;
         Ok(feed)
     }
 
@@ -227,6 +289,15 @@ impl Feed {
         self.bytes.get()
     }
 
+    /// Returns the bytes copied to the GPUs so far.
+    pub fn bytes_copied(&self) -> Copied {
+        let CopiedBytes { from_host, between_gpus } = &*self.copied_bytes;
+        Copied {
+            from_host: from_host.load(Ordering::Relaxed),
+            between_gpus: between_gpus.load(Ordering::Relaxed),
+        }
+    }
+
     /// Returns the number of batches that all GPUs have.
     pub fn ready(&self) -> usize {
         self.copied.iter().map(Receiver::len).min().unwrap_or(0)
@@ -235,7 +306,7 @@ impl Feed {
     /// Returns a GPU's part of a batch.
     fn part(&self, index: usize, CopiedBatch { number, batch, moment }: CopiedBatch) -> FeedPart {
         FeedPart {
-            rows: self.topology.share(batch.len(), self.first.plus(index)),
+            rows: self.shares.of(batch.len(), index),
             batch,
             number,
             copied: moment,
@@ -302,7 +373,11 @@ pub(super) fn open_batches(
     options: &StreamOptions,
     stay: bool,
 ) -> Result<Batches, BackendError> {
-    if part.why_unpacked().is_some() {
+    if let Some(why) = part.why_unpacked() {
+        if ranks.delivery == Delivery::Kept {
+            let what = format!("{why}, so the CPU unpacks batches: remove data.cache");
+            return Err(DataError::setting("data.cache", what).into());
+        }
         // Every process counts all ids to which rules were applied.
         let share = if part.ids.all_fail() { ranks.share() } else { Share::ALL };
         return Batch::unpacked(part, &StreamOptions { share, ..*options });
@@ -335,9 +410,25 @@ impl BatchSource for PackedBatches {
         self.0.bytes_read()
     }
 
+    fn bytes_copied(&self) -> Option<Copied> {
+        Some(self.0.bytes_copied())
+    }
+
     fn ready(&self) -> usize {
         self.0.ready()
     }
+}
+
+/// Allocates the memory in which GPUs keep the blocks of a part.
+fn keep(devices: &[Arc<Device>], part: &DatasetPart) -> Result<Vec<Arc<KeptBlocks>>> {
+    let layout = Arc::new(KeptLayout::new(part, devices.len()));
+    layout.check(devices)?;
+    let of_gpu = |gpu: usize| {
+        devices[gpu].bind()?;
+        let _kept = devices[gpu].purpose("training data");
+        Ok(Arc::new(KeptBlocks::new(&layout, devices, gpu)?))
+    };
+    (0..devices.len()).map(of_gpu).collect()
 }
 
 /// Returns the number of slots with which a feed never waits for itself: for the blocks of the next batch, those of

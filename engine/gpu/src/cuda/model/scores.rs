@@ -125,7 +125,7 @@ impl Scorer for CudaModel {
         resident.keep_only(&part, options.batch_size);
         let (setup, fits) = (Arc::clone(&self.setup), Cell::new(false));
         let open = || {
-            let ranks = FeedRanks::of(&setup);
+            let ranks = FeedRanks::for_evaluation(&setup);
             fits.set(Feed::fits(ranks.devices, &part, &options)?);
             feed::open_batches(ranks, part, &options, fits.get())
         };
