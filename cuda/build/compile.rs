@@ -35,6 +35,20 @@ pub(crate) struct Job {
     pub(crate) output: PathBuf,
 }
 
+/// Writes empty fatbins, with which the crate can be documented.
+pub(crate) fn empty_fatbins(kernels: &[PathBuf], out: &Path) -> Result<(), String> {
+    kernels.iter().try_for_each(|source| {
+        let path = fatbin_of(source, out)?;
+        fs::write(&path, []).map_err(|error| format!("{}: {error}", path.display()))
+    })
+}
+
+/// The file in `out` that a kernel is compiled to.
+fn fatbin_of(source: &Path, out: &Path) -> Result<PathBuf, String> {
+    let name = source.file_stem().ok_or("a kernel has a name")?;
+    Ok(out.join(name).with_extension("fatbin"))
+}
+
 /// The runs that compile kernels to fatbins in `out`.
 pub(crate) fn fatbins(kernels: &[PathBuf], out: &Path) -> Result<Vec<Job>, String> {
     let mut arguments: Vec<String> =
@@ -43,12 +57,11 @@ pub(crate) fn fatbins(kernels: &[PathBuf], out: &Path) -> Result<Vec<Job>, Strin
         arguments.extend(["-gencode".into(), architecture]);
     }
     let fatbin = |source: &PathBuf| {
-        let name = source.file_stem().ok_or("a kernel has a name")?;
         Ok(Job {
             arguments: arguments.clone(),
             source: source.clone(),
             included: Vec::new(),
-            output: out.join(name).with_extension("fatbin"),
+            output: fatbin_of(source, out)?,
         })
     };
     kernels.iter().map(fatbin).collect()

@@ -18,6 +18,7 @@
 //! tables and training belong to the callers: kernels take addresses and sizes. Nothing waits for the device unless
 //! the caller asks for it.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // Without the feature, most of the items linked above are not compiled.
 #![cfg_attr(not(feature = "cuda"), allow(rustdoc::broken_intra_doc_links))]
 

@@ -8,6 +8,8 @@
 //! plain arrays, so no reader is needed here. [`rows`] moves rows with their state between placements, host and
 //! checkpoints.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;

@@ -6,6 +6,7 @@
 //! and `rankine-engine-gpu` has the GPUs. [`source`], [`ranker`], [`prediction`] and [`mod@evaluate`] score with saved
 //! models. [`planning`], [`tuning`] and [`starter`] choose settings.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // `eprintln!` panics if stderr is closed or full.
 #![warn(clippy::print_stderr)]
 #![forbid(unsafe_code)]

@@ -6,6 +6,8 @@
 //! goes from a part of a dataset to batches, over [`io`], which fills a bounded ring of buffers. The reader knows
 //! nothing of models or devices: it fills buffers that it is handed.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod bench;
 pub mod block;
 pub mod buckets;

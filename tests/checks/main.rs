@@ -9,6 +9,7 @@ mod build;
 mod dependencies;
 mod docs;
 mod errors;
+mod packaging;
 mod sources;
 mod structure;
 mod tidy;

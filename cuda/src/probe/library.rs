@@ -1,20 +1,49 @@
 //! Finding and loading libraries. [`super::probe`] reports the results of this search, and all computing code uses
 //! them.
 
+use std::env::consts;
 use std::error::Error as _;
 use std::ffi::CStr;
 use std::fmt;
+use std::fs;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use super::{Attempt, CallError, Library, Version};
 
-/// Where CUDA's installer puts its libraries, for machines whose loader does not search there.
-const DIRS: [&str; 3] = [
-    "/usr/local/cuda/lib64",
-    "/usr/local/cuda/targets/x86_64-linux/lib",
-    "/usr/local/cuda/extras/CUPTI/lib64",
-];
+/// Where packages of PyPI put CUDA's libraries and NCCL, below `site-packages`.
+const IN_SITE_PACKAGES: [&str; 2] = ["nvidia/cu13/lib", "nvidia/nccl/lib"];
+
+/// Returns the folders to search after the loader's own path: where pip puts NVIDIA's libraries next to the `program`
+/// or the Python module that runs this code, and where CUDA's installer and Debian's packages put them.
+fn folders(architecture: &str, program: Option<&Path>) -> Vec<PathBuf> {
+    let (installed, packaged) = match architecture {
+        // Servers with ARM processors, such as Grace.
+        "aarch64" => ("sbsa-linux", "/usr/lib/aarch64-linux-gnu"),
+        _ => ("x86_64-linux", "/usr/lib/x86_64-linux-gnu"),
+    };
+    let mut folders = program.map(in_site_packages).unwrap_or_default();
+    folders.extend([
+        "/usr/local/cuda/lib64".into(),
+        format!("/usr/local/cuda/targets/{installed}/lib").into(),
+        "/usr/local/cuda/extras/CUPTI/lib64".into(),
+        packaged.into(),
+    ]);
+    folders
+}
+
+/// Returns the folders of NVIDIA's libraries that exist in the Python environment of a file: a command in `bin`, or a
+/// module in `lib/python3.N/site-packages/PACKAGE`.
+fn in_site_packages(file: &Path) -> Vec<PathBuf> {
+    let above = |levels| file.ancestors().nth(levels).map(Path::to_owned);
+    let versions = above(2).and_then(|environment| fs::read_dir(environment.join("lib")).ok());
+    let versions = versions.into_iter().flatten().flatten().map(|entry| entry.path().join("site-packages"));
+    let candidates = above(2).into_iter().chain(versions);
+    let folders = candidates.flat_map(|folder| IN_SITE_PACKAGES.map(|name| folder.join(name)));
+    let mut folders: Vec<_> = folders.filter(|folder| folder.is_dir()).collect();
+    folders.sort();
+    folders
+}
 
 /// A library to search for.
 #[derive(Debug, Clone, Copy)]
@@ -95,15 +124,16 @@ impl fmt::Display for LoadError {
 }
 
 impl LibrarySpec {
-    /// Searches for the library: each name on the loader's own path, then in [`DIRS`]. The first one with a supported
-    /// version is used; if there is none, the first one of any version, with `refused` set.
+    /// Searches for the library: each name on the loader's own path, then in [`folders`]. The first one with a
+    /// supported version is used; if there is none, the first one of any version, with `refused` set.
     ///
     /// # Errors
     /// The attempts, if nothing can be loaded.
     pub(crate) fn find(&self) -> Result<FoundLibrary, Vec<Attempt>> {
-        let in_dirs = DIRS.iter().flat_map(|dir| self.names.iter().map(|name| Path::new(dir).join(name)));
-        let in_dirs = in_dirs.map(|path| path.display().to_string());
-        let candidates = self.names.iter().map(|&name| name.to_owned()).chain(in_dirs);
+        let folders = folders(consts::ARCH, file_at(folders as *const () as usize).as_deref());
+        let in_folders = folders.iter().flat_map(|folder| self.names.iter().map(|name| folder.join(name)));
+        let in_folders = in_folders.map(|path| path.display().to_string());
+        let candidates = self.names.iter().map(|&name| name.to_owned()).chain(in_folders);
         let (mut attempts, mut unfit) = (Vec::new(), None);
         for candidate in candidates {
             match LoadedLibrary::open(candidate) {
@@ -166,7 +196,7 @@ fn loader_words(error: &libloading::Error, candidate: &str) -> String {
 impl LoadedLibrary {
     fn open(candidate: String) -> Result<Self, Attempt> {
         // SAFETY: loading runs the library's initializers. The names are those of NVIDIA's libraries, which may be
-        // loaded at any time from any thread, and the folders are writable only by the machine's owner.
+        // loaded at any time from any thread, and the folders are writable only by whoever installed them.
         match unsafe { libloading::Library::new(&candidate) } {
             Ok(library) => Ok(Self { name: candidate, library: ManuallyDrop::new(library) }),
             Err(error) => Err(Attempt { why: loader_words(&error, &candidate), candidate }),
@@ -205,7 +235,7 @@ impl LoadedLibrary {
 
 /// Returns the file that is mapped at an address.
 pub(crate) fn file_at(address: usize) -> Option<PathBuf> {
-    file_in_maps(&std::fs::read_to_string("/proc/self/maps").ok()?, address)
+    file_in_maps(&fs::read_to_string("/proc/self/maps").ok()?, address)
 }
 
 /// Searches the text of `/proc/self/maps`, whose lines are `7f00-7f10 r-xp 00000000 fd:01 42    /path of/file`.
@@ -239,7 +269,7 @@ mod tests {
     fn a_missing_library_has_the_loaders_message_for_every_path() {
         let names = ["librankine-absent.so.1", "librankine-absent.so"].map(str::to_owned);
         let attempts = spec(&names, any_version).find().unwrap_err();
-        assert_eq!(attempts.len(), 2 + 2 * DIRS.len());
+        assert_eq!(attempts.len(), 2 + 2 * folders(consts::ARCH, None).len());
         assert_eq!(attempts[0].candidate, "librankine-absent.so.1");
         for attempt in &attempts {
             assert!(attempt.why.starts_with(&attempt.candidate), "{attempt:?}");
@@ -271,12 +301,18 @@ mod tests {
         assert!(library.path.is_some_and(|path| path.exists()));
     }
 
+    fn temporary_folder(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("rankine-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
     /// Compiles libraries that report the given versions, with the linker's own driver.
     fn libraries(dir: &Path, versions: &[u32]) -> Vec<String> {
         let make = |version: &u32| {
             let (source, out) = (dir.join("fake.c"), dir.join(format!("libfake.so.{version}")));
             let text = format!("unsigned long cublasLtGetVersion(void) {{ return {version}; }}");
-            std::fs::write(&source, text).unwrap();
+            fs::write(&source, text).unwrap();
             let mut compiler = std::process::Command::new("cc");
             compiler.args(["-shared", "-fPIC", "-o"]).arg(&out).arg(&source);
             assert!(compiler.status().unwrap().success(), "cc makes a shared library");
@@ -287,8 +323,7 @@ mod tests {
 
     #[test]
     fn an_unsupported_version_is_passed_over_for_a_supported_one() {
-        let dir = std::env::temp_dir().join(format!("rankine-libraries-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let dir = temporary_folder("libraries");
         let names = libraries(&dir, &[120_805, 140_000, 130_002]);
         let of = |names: &[String]| LibrarySpec {
             symbol: c"cublasLtGetVersion",
@@ -309,7 +344,44 @@ mod tests {
             "{words}"
         );
         assert_eq!(unfit.load().unwrap_err().to_string(), words);
-        std::fs::remove_dir_all(dir).unwrap();
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn each_architecture_has_its_folders() {
+        let of = |architecture| {
+            folders(architecture, None).iter().map(|path| path.display().to_string()).collect::<Vec<_>>()
+        };
+        let common = ["/usr/local/cuda/lib64", "/usr/local/cuda/extras/CUPTI/lib64"];
+        for (architecture, own) in [
+            ("x86_64", ["/usr/local/cuda/targets/x86_64-linux/lib", "/usr/lib/x86_64-linux-gnu"]),
+            ("aarch64", ["/usr/local/cuda/targets/sbsa-linux/lib", "/usr/lib/aarch64-linux-gnu"]),
+        ] {
+            let found = of(architecture);
+            assert_eq!(found.len(), 4);
+            assert!(
+                own.iter().chain(&common).all(|&name| found.iter().any(|found| found == name)),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn libraries_of_the_python_environment_are_found_from_the_command_and_from_the_module() {
+        let dir = temporary_folder("environment");
+        let site = dir.join("lib/python3.12/site-packages");
+        let cublas = site.join("nvidia/cu13/lib");
+        fs::create_dir_all(&cublas).unwrap();
+        for file in [dir.join("bin/rankine"), site.join("rankine/_rankine.abi3.so")] {
+            assert_eq!(in_site_packages(&file), [cublas.clone()], "{}", file.display());
+            assert_eq!(folders("x86_64", Some(&file))[0], cublas, "before the folders of the machine");
+        }
+        // NCCL is optional, and its folder is another one.
+        let nccl = site.join("nvidia/nccl/lib");
+        fs::create_dir_all(&nccl).unwrap();
+        assert_eq!(in_site_packages(&dir.join("bin/rankine")), [cublas, nccl]);
+        assert_eq!(in_site_packages(Path::new("/")), Vec::<PathBuf>::new());
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Models on GPUs: the [`Backend`](rankine_backend::Backend) of CUDA. Without the feature `cuda` there are no GPUs: the
 //! stub has what the others ask for.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(not(feature = "cuda"))]

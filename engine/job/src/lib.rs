@@ -80,4 +80,4 @@ pub use values::{
 };
 
 /// The JSON Schema of job files, which `rankine init` writes for editors.
-pub const SCHEMA: &str = include_str!("../../../docs/reference/job.schema.json");
+pub const SCHEMA: &str = include_str!("../job.schema.json");

@@ -20,7 +20,7 @@ use crate::schema::{
 };
 
 /// The JSON Schema of schema files.
-pub const SCHEMA: &str = include_str!("../../../../docs/reference/schema.schema.json");
+pub const SCHEMA: &str = include_str!("../../../schema.schema.json");
 
 /// A schema file, parsed and checked.
 #[derive(Debug, Clone)]
