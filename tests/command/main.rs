@@ -6,6 +6,7 @@ mod support;
 mod arguments;
 mod bench;
 mod collections;
+mod completions;
 mod conversion;
 mod downsampling;
 mod eval_sets;

@@ -373,7 +373,7 @@ mod tests {
         let cublas = site.join("nvidia/cu13/lib");
         fs::create_dir_all(&cublas).unwrap();
         for file in [dir.join("bin/rankine"), site.join("rankine/_rankine.abi3.so")] {
-            assert_eq!(in_site_packages(&file), [cublas.clone()], "{}", file.display());
+            assert_eq!(in_site_packages(&file), std::slice::from_ref(&cublas), "{}", file.display());
             assert_eq!(folders("x86_64", Some(&file))[0], cublas, "before the folders of the machine");
         }
         // NCCL is optional, and its folder is another one.

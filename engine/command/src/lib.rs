@@ -25,6 +25,7 @@ mod arguments;
 mod bench;
 mod check;
 mod ckpt;
+mod completions;
 mod convert;
 mod dataset;
 mod doctor;
@@ -175,6 +176,9 @@ enum Command {
     Generate(generate::Args),
     Bench(bench::Args),
     Doctor(doctor::Args),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    ManPages(completions::ManPages),
 }
 
 /// Exit codes, which scripts rely on. `rankine --help` documents them.
@@ -334,6 +338,8 @@ fn run(command: Command, place: &ProcessPlace, quiet: bool) -> Result<(), Comman
         Command::Generate(args) => generate::run(args, quiet),
         Command::Bench(args) => bench::run(args, place),
         Command::Doctor(args) => doctor::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::ManPages(args) => completions::write_man_pages(args),
     }
 }
 
