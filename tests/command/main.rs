@@ -8,6 +8,7 @@ mod bench;
 mod collections;
 mod completions;
 mod conversion;
+mod deploy;
 mod downsampling;
 mod eval_sets;
 mod evaluate;
