@@ -70,7 +70,6 @@ fn pods_train_and_prometheus_finds_them() {
         let port = port.unwrap_or_else(|| panic!("{name} exports no metrics"));
         assert!(text.contains(&format!("prometheus.io/port: \"{port}\"\n")), "{name}");
         assert!(text.contains(&format!("containerPort: {port}\n")), "{name}");
-        assert!(text.contains("image: rankine:0.1.0\n"), "{name} has another version");
     }
 }
 
@@ -89,4 +88,25 @@ fn the_guide_has_the_script() {
         guide.contains(&format!("```bash\n{}```\n", text("train.sbatch"))),
         "the script of the guide differs"
     );
+}
+
+#[test]
+fn files_and_documents_name_this_version() {
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+    let archive = format!("rankine-{VERSION}-x86_64-linux-gnu");
+    let wheel = format!("rankine-{VERSION}-cp311-abi3-manylinux_2_28_x86_64.whl");
+    let image = format!("image: rankine:{VERSION}\n");
+    for (name, quoted) in [
+        ("configs/deploy/Containerfile", &archive),
+        ("configs/deploy/kubernetes-job.yaml", &image),
+        ("configs/deploy/kubernetes-jobset.yaml", &image),
+        ("docs/guide/installing.md", &archive),
+        ("docs/guide/installing.md", &wheel),
+        ("README.md", &wheel),
+        ("CHANGELOG.md", &format!("## {VERSION} ")),
+        ("bindings/python/Cargo.toml", &format!("version = \"{VERSION}\"\n")),
+    ] {
+        let text = fs::read_to_string(root().join(name)).expect("the file is there");
+        assert!(text.contains(quoted.as_str()), "{name} does not name {quoted}");
+    }
 }
