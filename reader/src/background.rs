@@ -39,13 +39,7 @@ impl<T: Send + 'static, L: Send + 'static> Background<T, L> {
         capacity: usize,
         work: impl FnOnce(&Sender<T>, &StopSignal) -> L + Send + 'static,
     ) -> Result<Self> {
-        Self::over(name, bounded(capacity), work)
-    }
-    fn over(
-        name: &str,
-        (out, items): (Sender<T>, Receiver<T>),
-        work: impl FnOnce(&Sender<T>, &StopSignal) -> L + Send + 'static,
-    ) -> Result<Self> {
+        let (out, items) = bounded(capacity);
         let (stop, stopped) = bounded(0);
         let thread =
             std::thread::Builder::new().name(name.into()).spawn(move || work(&out, &StopSignal(stopped)));

@@ -335,7 +335,7 @@ fn columns_of_parquet_and_csv_split_rows_alike() {
         }
     }
 
-    // `number` is not in the schema, and null is no number.
+    // The schema lacks the column `number`. A null cannot be compared.
     let bad = |split: &str, on_bad| ConvertOptions {
         split: split.parse().unwrap(),
         on_bad,

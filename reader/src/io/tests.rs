@@ -6,6 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rankine_base::error::{Error, Result};
 
@@ -280,7 +281,7 @@ fn a_read_that_is_postponed_forever_is_an_error() {
 fn a_reader_dropped_early_waits_for_its_reads() {
     for taken in [0, 1, 5] {
         let mut started = start(1000, 6, 6, 1, |_, _| {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
             Fault::None
         });
         for _ in 0..taken {
@@ -326,7 +327,8 @@ impl Requests for KnownAfter {
         // Two are known from the start.
         if self.next >= 2 {
             match waits {
-                true if self.received.recv().is_err() => return Next::End,
+                // A reader that waits here although it has pages to send fails the test instead of blocking it.
+                true if self.received.recv_timeout(Duration::from_secs(60)).is_err() => return Next::End,
                 true => {}
                 false if self.received.try_recv().is_err() => return Next::Later,
                 false => {}

@@ -160,8 +160,8 @@ impl BlockStream {
         Self::reading(part.into(), move |_| blocks.next().map_or(Next::End, Next::Known), io, ring)
     }
 
-    /// Starts reading the blocks whose numbers `blocks` returns. It runs in the thread that reads, and is told whether
-    /// to wait for the next number: see [`Requests`].
+    /// Starts reading blocks. The reading thread calls `blocks` for the number of the next block; the argument is
+    /// whether to wait for it, as in [`Requests::next`].
     pub(super) fn reading(
         part: Arc<DatasetPart>,
         blocks: impl FnMut(bool) -> Next<u32> + Send + 'static,

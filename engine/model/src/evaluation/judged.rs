@@ -33,14 +33,16 @@ impl JudgedHead {
 
     /// Returns heads that are judged by their own logits on the samples as they are.
     pub fn of_heads_uncorrected(heads: &[HeadSpec]) -> Vec<Self> {
-        let of_head =
-            |head: &HeadSpec| Self { head: head.clone(), correction: Correction::NONE, negative_weight: 1.0 };
-        heads.iter().map(of_head).collect()
+        heads.iter().cloned().map(Self::of_uncorrected).collect()
     }
 
     /// Returns the head judged by its own logits on the samples as they are.
     pub fn uncorrected(&self) -> Self {
-        Self { head: self.head.clone(), correction: Correction::NONE, negative_weight: 1.0 }
+        Self::of_uncorrected(self.head.clone())
+    }
+
+    fn of_uncorrected(head: HeadSpec) -> Self {
+        Self { head, correction: Correction::NONE, negative_weight: 1.0 }
     }
 
     /// Returns whether negatives were downsampled in the training data or in the evaluated data.

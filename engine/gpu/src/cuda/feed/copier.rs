@@ -118,7 +118,7 @@ impl Copier {
     fn feed(&self, sent: &Receiver<Result<CopyRequest>>, out: &BatchSender) -> Result<()> {
         self.lane.device().bind()?;
         let mut state = CopierState {
-            copies: Copies { lane: &self.lane, in_flight: VecDeque::new() },
+            copies: Copies { lane: &self.lane, in_flight: VecDeque::new(), uploaded: &self.bytes.from_host },
             released: ReleasedBlocks::default(),
             homes: vec![None; self.ring.slots],
         };
@@ -151,7 +151,6 @@ impl Copier {
                 }
                 let samples = self.samples(block.index());
                 let moment = state.copies.upload(block, |bytes| {
-                    self.bytes.from_host.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     // SAFETY: nothing uses the slot's former contents, see `free_slot`; the block is kept until the
                     // moment has passed, and the ring lives as long as this value, which waits for the lane.
                     unsafe { self.ring.put(&self.lane, number, BlockBytes::OnHost(bytes), samples) }
@@ -162,7 +161,6 @@ impl Copier {
             BlockCopy::Keep { index, block, announcement } => {
                 let to = self.kept.as_ref().expect("blocks stay").at(index);
                 let moment = state.copies.upload(block, |bytes| {
-                    self.bytes.from_host.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     // SAFETY: as for the ring; the place has room for this block, and no other is ever there.
                     unsafe { BlockBytes::OnHost(bytes).copy(&self.lane, to) }
                 })?;
@@ -217,6 +215,8 @@ impl Copier {
 struct Copies<'a> {
     lane: &'a Lane,
     in_flight: VecDeque<(Arc<PackedBlock>, Arc<Moment>)>,
+    /// Counts their bytes.
+    uploaded: &'a AtomicU64,
 }
 
 impl Copies<'_> {
@@ -234,7 +234,9 @@ impl Copies<'_> {
         }
         let moment = Arc::new(Moment::new(self.lane.device())?);
         self.in_flight.push_back((block, Arc::clone(&moment)));
-        copy(self.in_flight[self.in_flight.len() - 1].0.bytes())?;
+        let bytes = self.in_flight[self.in_flight.len() - 1].0.bytes();
+        copy(bytes)?;
+        self.uploaded.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.lane.record(&moment)?;
         Ok(moment)
     }
