@@ -149,6 +149,9 @@ pub struct RowPart {
     pub layout: RowLayout,
 }
 
+/// Words of rows that are visited at a time, if they have to be copied before.
+const VISIT_WORDS: usize = 1 << 22;
+
 /// Rows that can be read.
 pub trait Rows {
     /// The parts.
@@ -169,7 +172,30 @@ pub trait Rows {
         scratch: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], RowsError>;
 
-    /// The same, copied to `to`, which must have as many words.
+    /// Passes the words of these rows to `visit`, some rows at a time, with the position of the first of them.
+    ///
+    /// # Errors
+    /// As [`Rows::read`].
+    ///
+    /// # Panics
+    /// As [`Rows::read`].
+    fn visit(
+        &self,
+        part: usize,
+        positions: Range<u64>,
+        visit: &mut dyn FnMut(u64, &[f32]),
+    ) -> Result<(), RowsError> {
+        let at_once = (VISIT_WORDS / self.parts()[part].layout.words).max(1);
+        let mut scratch = Vec::new();
+        for first in positions.clone().step_by(at_once) {
+            let last = positions.end.min(first + at_once as u64);
+            visit(first, self.read(part, first..last, &mut scratch)?);
+        }
+        Ok(())
+    }
+
+    /// Copies the words of the rows at some positions of a part, one after another, to `to`, which must have as many
+    /// words.
     ///
     /// # Errors
     /// As [`Rows::read`].

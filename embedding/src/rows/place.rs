@@ -9,10 +9,8 @@ use super::{RowPart, RowSet, Rows, RowsError, RowsMut};
 use crate::dtype::Dtype;
 
 /// The most words edited at a time, if rows are apart.
-const WINDOW_WORDS: usize = 1 << 24;
-/// Words from which weights are collected at a time.
-const GATHER_WORDS: usize = 1 << 22;
-/// Words that one thread copies weights from at a time.
+const WINDOW_WORDS: usize = 1 << 23;
+/// Words of rows that one thread reads or sets at a time.
 const SPREAD_WORDS: usize = 1 << 16;
 
 /// Some columns of some rows of a table, with their state, as they were saved.
@@ -82,14 +80,36 @@ fn place_in(rows: &mut dyn RowsMut, number: usize, piece: &RowPiece<'_>) -> Resu
         }
         let all = whole && window.len() as u64 == end - first;
         rows.edit(number, first..end, all, &mut |words| {
-            for &(position, index) in &window {
-                let row = &mut words[(position - first) as usize * layout.words..][..layout.words];
-                set_row(row, &part, &columns, piece, index);
-            }
+            set_rows((first, words), &part, &columns, piece, &window);
         })?;
         placed += (window.len() * columns.len()) as u64;
     }
     Ok(placed)
+}
+
+/// Sets rows of a part, of which `words` has those from position `first` on, from a piece: `pairs` has their positions,
+/// which ascend, and their places in the piece. Several threads each set a run of them.
+fn set_rows(
+    (first, words): (u64, &mut [f32]),
+    part: &RowPart,
+    columns: &Range<usize>,
+    piece: &RowPiece<'_>,
+    pairs: &[(u64, usize)],
+) {
+    let row_words = part.layout.words;
+    let (mut runs, mut rest, mut begin) = (Vec::new(), words, first);
+    for pairs in pairs.chunks((SPREAD_WORDS / row_words).max(1)) {
+        let end = pairs[pairs.len() - 1].0 + 1;
+        let (run, behind) = rest.split_at_mut((end - begin) as usize * row_words);
+        runs.push((begin, run, pairs));
+        (rest, begin) = (behind, end);
+    }
+    runs.into_par_iter().for_each(|(first, words, pairs)| {
+        for &(position, index) in pairs {
+            let row = &mut words[(position - first) as usize * row_words..][..row_words];
+            set_row(row, part, columns, piece, index);
+        }
+    });
 }
 
 fn set_row(row: &mut [f32], part: &RowPart, columns: &Range<usize>, piece: &RowPiece<'_>, index: usize) {
@@ -128,18 +148,12 @@ pub fn gather(
     listed: bool,
     (dim, weights): (usize, &mut [f32]),
 ) -> Result<(), RowsError> {
-    let mut scratch = Vec::new();
     let chosen = |part: &RowPart| part.table == table && matches!(part.rows, RowSet::Listed(_)) == listed;
     for (number, part) in rows.parts().iter().enumerate().filter(|(_, part)| chosen(part)) {
-        let at_once = (GATHER_WORDS / part.layout.words).max(1) as u64;
-        let (begin, end) = (part.rows.before(range.start), part.rows.before(range.end));
-        let mut first = begin;
-        while first < end {
-            let last = end.min(first + at_once);
-            let words = rows.read(number, first..last, &mut scratch)?;
-            spread(part, first, words, range.start, (dim, weights));
-            first = last;
-        }
+        let positions = part.rows.before(range.start)..part.rows.before(range.end);
+        rows.visit(number, positions, &mut |first, words| {
+            spread(part, first, words, range.start, (dim, &mut *weights));
+        })?;
     }
     Ok(())
 }

@@ -3,11 +3,14 @@
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::num::NonZeroUsize;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::thread;
 
 use rankine_base::files::open_regular;
+use rankine_reader::io::{is_in_memory, write_mapped};
 
 /// The file system operations that checkpoints need. No caller continues with a file after a failed call, and none
 /// syncs it again: the system may have dropped the bytes that it could not write.
@@ -77,12 +80,12 @@ pub trait Output: Send + Sync {
     /// The operating system's.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// The same past the page cache: the disk reads the bytes from where they are. Their address, their offset in the
-    /// file and their count are multiples of `DIRECT_ALIGN`.
+    /// The same past the page cache: the disk reads the bytes from where they are, or, if the file is in memory, they
+    /// are copied to its pages. Their address, their offset in the file and their count are multiples of
+    /// `DIRECT_ALIGN`.
     ///
     /// # Errors
-    /// The operating system's; if `is_refused` holds for it, the file does not support direct writes, and nothing was
-    /// written.
+    /// The operating system's; if `is_refused` holds for it, the file does not support this, and nothing was written.
     fn write_direct_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
     /// Makes all writes durable. Called once, after all of them.
@@ -149,6 +152,15 @@ impl dyn Input + '_ {
     }
 }
 
+/// Processors from which mapped files are written faster: a page that is mapped costs twice as much as one that is
+/// written.
+const MAPPED_FROM_PROCESSORS: usize = 8;
+
+/// Returns the number of processors that this process may use.
+pub(super) fn processors() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
 /// The machine's own file system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Disk;
@@ -159,8 +171,10 @@ impl Files for Disk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn Output>> {
-        let file = File::create_new(path)?;
-        Ok(Box::new(DiskOutput { file, path: path.to_owned(), direct: OnceLock::new() }))
+        // Mapping needs to read.
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        let maps = processors() >= MAPPED_FROM_PROCESSORS && is_in_memory(&file);
+        Ok(Box::new(DiskOutput { file, path: path.to_owned(), direct: OnceLock::new(), maps }))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
@@ -208,6 +222,9 @@ struct DiskOutput {
     path: PathBuf,
     /// The same file for direct writes, once one was requested.
     direct: OnceLock<File>,
+    /// Whether whole pages are copied to the mapped file. A tmpfs admits one writer of a file at a time, but any number
+    /// of threads may change its mapped pages.
+    maps: bool,
 }
 
 impl Output for DiskOutput {
@@ -216,6 +233,9 @@ impl Output for DiskOutput {
     }
 
     fn write_direct_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        if self.maps {
+            return write_mapped(&self.file, bytes, offset).map(|()| bytes.len());
+        }
         let file = match self.direct.get() {
             Some(file) => file,
             None => {

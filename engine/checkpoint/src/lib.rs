@@ -23,6 +23,7 @@ mod publish;
 mod shard;
 mod source;
 mod stored;
+mod stripes;
 mod writer;
 
 use std::ops::Range;
@@ -45,6 +46,7 @@ pub use publish::{Draft, PublishedCheckpoint, draft_path};
 pub use shard::{ShardFiles, write_shard, write_shards};
 pub use source::StateSource;
 pub use stored::StoredRows;
+pub use stripes::{STRIPE_BYTES, checksum_of_stripes, striped_checksum};
 pub use writer::Writer;
 
 /// The name of a step's checkpoint.

@@ -1,16 +1,15 @@
-//! Writes long files past the page cache, on several threads.
+//! Writes long files on several threads, past the page cache if possible.
 //!
 //! Copying to the page cache costs about a CPU second per gigabyte, which training would lose; a direct write costs
 //! the CPU almost nothing, and leaves the cache to the dataset. Disks accept direct writes only at multiples of
 //! [`DIRECT_ALIGN`], so bytes are collected here in whole pages. The rest at the end, and everything on file systems
 //! without direct writes, goes through the page cache.
 //!
-//! One thread does not keep a disk busy, nor the memory of a tmpfs: threads write pieces of the buffers that are full,
-//! while the caller fills the next one.
+//! One thread does not keep a disk busy, nor the memory of a tmpfs: threads write stripes of the buffers that are full,
+//! and compute their checksums, while the caller fills the next one.
 
 use std::io::{self, ErrorKind};
 use std::mem;
-use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,22 +18,23 @@ use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use memmap2::{Advice, MmapMut};
+use rankine_base::sealed::Checksum;
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::files::{DIRECT_ALIGN, Output, is_refused};
+use super::files::{DIRECT_ALIGN, Output, is_refused, processors};
+use super::stripes::{STRIPE_BYTES, checksum_of_stripes};
 
 /// Bytes that are collected before they are written: two pieces of a checkpoint.
 const BUFFER_BYTES: usize = 16 << 20;
 /// Buffers of a file: one is filled while the others are written.
-const BUFFERS: usize = 3;
-/// Bytes that a thread writes at a time.
-const STRIPE_BYTES: usize = 4 << 20;
+const BUFFERS: usize = 4;
 /// Threads that write a file, if there are as many processors.
-const THREADS_MAX: usize = 4;
+const THREADS_MAX: usize = 8;
 
 /// A file that is written from front to back.
 pub struct Writer {
     file: Arc<WrittenFile>,
-    /// The buffer that is filled. It starts with a page, and so do its bytes in the file.
+    /// The buffer that is filled. It starts with a page, and its bytes with a stripe of the file.
     buffer: MmapMut,
     filled: usize,
     /// The place of the buffer in the file.
@@ -58,6 +58,8 @@ struct WrittenFile {
     given_up: AtomicBool,
     /// The first error of a thread.
     error: Mutex<Option<io::Error>>,
+    /// The checksums of stripes, with the places where they begin, if the file's checksum is requested.
+    sums: Option<Mutex<Vec<(u64, u64)>>>,
 }
 
 /// A part of a full buffer.
@@ -87,12 +89,25 @@ impl Writer {
     /// # Errors
     /// If there is not enough memory.
     pub fn new(output: Box<dyn Output>) -> io::Result<Self> {
+        Self::start(output, None)
+    }
+
+    /// The same; [`Writer::finish`] returns the checksum of the file, by stripes of [`STRIPE_BYTES`].
+    ///
+    /// # Errors
+    /// If there is not enough memory.
+    pub fn with_checksum(output: Box<dyn Output>) -> io::Result<Self> {
+        Self::start(output, Some(Mutex::default()))
+    }
+
+    fn start(output: Box<dyn Output>, sums: Option<Mutex<Vec<(u64, u64)>>>) -> io::Result<Self> {
         let (recycle, written) = unbounded();
         let file = WrittenFile {
             output,
             direct: AtomicBool::new(true),
             given_up: AtomicBool::new(false),
             error: Mutex::default(),
+            sums,
         };
         Ok(Self {
             file: Arc::new(file),
@@ -120,25 +135,30 @@ impl Writer {
         Ok(&mut self.buffer[begin..self.filled])
     }
 
-    /// Writes the remaining bytes, and makes the file durable.
+    /// Writes the remaining bytes, and makes the file durable; returns its checksum if that was requested.
     ///
     /// # Errors
     /// The operating system's.
-    pub fn finish(mut self) -> io::Result<()> {
+    pub fn finish(mut self) -> io::Result<Option<Checksum>> {
         let whole = whole_pages(self.filled);
         self.file.write(&self.buffer[..whole], self.begin)?;
         self.join();
         self.file.check()?;
         let rest = &self.buffer[whole..self.filled];
         self.file.output.write_all_at(rest, self.begin + whole as u64)?;
-        self.file.output.sync()
+        self.file.output.sync()?;
+        let Some(sums) = &self.file.sums else { return Ok(None) };
+        let mut sums = mem::take(&mut *sums.lock().unwrap_or_else(PoisonError::into_inner));
+        sums.sort_unstable();
+        let last = self.buffer[..self.filled].chunks(STRIPE_BYTES).map(xxh3_64);
+        Ok(Some(checksum_of_stripes(sums.into_iter().map(|(_, sum)| sum).chain(last))))
     }
 
-    /// Hands all whole pages over to the threads; the remaining bytes move to the start of another buffer, which has
+    /// Hands all whole stripes over to the threads; the remaining bytes move to the start of another buffer, which has
     /// room for `len` more.
     fn hand_over(&mut self, len: usize) -> io::Result<()> {
         self.file.check()?;
-        let whole = whole_pages(self.filled);
+        let whole = self.filled - self.filled % STRIPE_BYTES;
         let rest = self.filled - whole;
         let mut next = self.free_buffer()?;
         if next.len() < rest + len {
@@ -149,7 +169,7 @@ impl Writer {
         let buffer = Arc::new(FullBuffer { pages: Some(full), recycle: self.recycle.clone() });
         let stripes = self.start_threads()?;
         for start in (0..whole).step_by(STRIPE_BYTES) {
-            let range = start..whole.min(start + STRIPE_BYTES);
+            let range = start..start + STRIPE_BYTES;
             let offset = self.begin + start as u64;
             let sent = stripes.send(Stripe { buffer: Arc::clone(&buffer), range, offset });
             sent.map_err(|_| io::Error::other("the threads that write the file have ended"))?;
@@ -196,6 +216,12 @@ impl Writer {
     }
 }
 
+impl FullBuffer {
+    fn pages(&self) -> &[u8] {
+        self.pages.as_ref().expect("the buffer is dropped last")
+    }
+}
+
 impl Drop for Writer {
     fn drop(&mut self) {
         self.file.given_up.store(true, Ordering::Relaxed);
@@ -206,9 +232,13 @@ impl Drop for Writer {
 impl WrittenFile {
     fn write_stripes(&self, stripes: &Receiver<Stripe>) {
         for Stripe { buffer, range, offset } in stripes {
-            let pages = buffer.pages.as_ref().expect("the buffer is dropped last");
+            let bytes = &buffer.pages()[range];
+            if let Some(sums) = &self.sums {
+                let sum = xxh3_64(bytes);
+                sums.lock().unwrap_or_else(PoisonError::into_inner).push((offset, sum));
+            }
             if !self.given_up.load(Ordering::Relaxed)
-                && let Err(error) = self.write(&pages[range], offset)
+                && let Err(error) = self.write(bytes, offset)
             {
                 self.error().get_or_insert(error);
                 self.given_up.store(true, Ordering::Release);
@@ -246,7 +276,7 @@ impl WrittenFile {
 }
 
 fn threads() -> usize {
-    thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX)
+    processors().min(THREADS_MAX)
 }
 
 /// The bytes of the whole pages of a buffer.
@@ -273,6 +303,7 @@ mod tests {
 
     use super::*;
     use crate::files::{Disk, Files};
+    use crate::stripes::striped_checksum;
 
     const EINVAL: i32 = 22;
     const ENOSPC: i32 = 28;
@@ -346,7 +377,7 @@ mod tests {
 
     /// Writes all lengths; returns what the file should hold then.
     fn write(output: Box<dyn Output>, lengths: &[usize]) -> io::Result<Vec<u8>> {
-        let (mut writer, mut all) = (Writer::new(output)?, Vec::new());
+        let (mut writer, mut all) = (Writer::with_checksum(output)?, Vec::new());
         for (number, &len) in lengths.iter().enumerate() {
             let mut bytes = vec![number as u8; len];
             let words = bytes.chunks_exact_mut(1000).enumerate();
@@ -354,7 +385,7 @@ mod tests {
             writer.next(len)?.copy_from_slice(&bytes);
             all.extend(bytes);
         }
-        writer.finish()?;
+        assert_eq!(writer.finish()?, Some(striped_checksum(&all, STRIPE_BYTES)));
         Ok(all)
     }
 

@@ -11,13 +11,14 @@
 //! - `embedding.TABLE` `[rows, dim]`
 //! - `wide.COLUMN` `[rows, heads]`: the first-order terms of a categorical column
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use rankine_base::blame::Blame;
 use rankine_base::files::read_regular;
 use rankine_base::publish::{PartialDir, create_folders};
 use rankine_base::sealed::{self, SealedError};
+use rankine_checkpoint::STRIPE_BYTES;
 use rankine_embedding::{Dtype, TableSpec};
 use rankine_model::ModelSpec;
 use rankine_reader::convert::{Encoder, RowFormat};
@@ -49,12 +50,12 @@ const WEIGHTS_NAME: &str = "model.safetensors";
 /// The file with all but the weights and vocabularies.
 pub const MANIFEST_NAME: &str = "model.json";
 const KIND: &str = "rankine model";
-const FORMAT: u32 = 3;
-/// Like [`FORMAT`], with labels that state the share of negatives that were kept: a reader that does not know it must
-/// refuse them.
-const FORMAT_DOWNSAMPLED: u32 = 4;
-/// Like [`FORMAT`], without the job.
-const FORMAT_WITHOUT_JOB: u32 = 2;
+const FORMAT: u32 = 5;
+/// Formats that are read, but no longer written. The checksum of their weights is not by stripes; format 4 is for labels
+/// that state the share of negatives that were kept, and format 2 has no job.
+const FORMATS_BEFORE: [u32; 3] = [2, 3, 4];
+/// Lengths of stripes that are read.
+const STRIPES_BYTES: RangeInclusive<usize> = 4096..=1 << 30;
 /// A thread reads and writes about this many bytes of rows at a time.
 const RUN_BYTES: usize = 1 << 20;
 /// Bytes of rows that are gathered at a time.
@@ -154,6 +155,9 @@ pub struct SavedModel {
     pub job: Option<String>,
     /// The checksum of the weights.
     weights: FileManifest,
+    /// If the checksum of the weights is by stripes, their length: see [`striped_checksum`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    weights_stripe_bytes: Option<usize>,
     /// The vocabularies' files in this folder.
     vocabularies: Vec<FileManifest>,
 }
@@ -273,10 +277,10 @@ pub fn save_into(
         steps: metadata.steps,
         job: Some(metadata.job.to_owned()),
         weights: write_weights(partial.path(), model)?,
+        weights_stripe_bytes: Some(STRIPE_BYTES),
         vocabularies,
     };
-    let format = if saved.schema.is_downsampled() { FORMAT_DOWNSAMPLED } else { FORMAT };
-    write_file(partial.path(), MANIFEST_NAME, sealed::to_json(KIND, format, &saved).as_bytes())?;
+    write_file(partial.path(), MANIFEST_NAME, sealed::to_json(KIND, FORMAT, &saved).as_bytes())?;
     Ok(partial.publish()?)
 }
 
@@ -342,7 +346,7 @@ impl SavedModel {
         };
         let damaged = |what| SavedModelError::Damaged { path: path.clone(), what };
         let saved = match sealed::from_json(KIND, FORMAT, &text) {
-            Err(SealedError::Format { found: found @ (FORMAT_WITHOUT_JOB | FORMAT_DOWNSAMPLED), .. }) => {
+            Err(SealedError::Format { found, .. }) if FORMATS_BEFORE.contains(&found) => {
                 sealed::from_json(KIND, found, &text)
             }
             saved => saved,
@@ -360,6 +364,13 @@ impl SavedModel {
     /// Checks that the model is valid, and that it fits the columns.
     fn validate(&self) -> Result<(), String> {
         let Self { spec, schema, .. } = self;
+        if self.weights_stripe_bytes.is_some_and(|bytes| !STRIPES_BYTES.contains(&bytes)) {
+            return Err(format!(
+                "stripes must have {} to {} bytes",
+                STRIPES_BYTES.start(),
+                STRIPES_BYTES.end()
+            ));
+        }
         schema.validate().map_err(|error| error.to_string())?;
         spec.validate().map_err(|error| error.what)?;
         if spec.dense_columns != schema.dense.len() {

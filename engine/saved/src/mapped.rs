@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
-use memmap2::{Advice, Mmap};
+use memmap2::Mmap;
 use rankine_base::files::open_regular;
+use rankine_base::sealed::Checksum;
+use rankine_checkpoint::striped_checksum;
 use rankine_embedding::Dtype;
 use rankine_embedding::cpu::Table;
 use rankine_engine_cpu::CpuModel;
@@ -22,9 +22,6 @@ use super::{
 
 /// The maximum length of a header, which is also the limit of the safetensors library.
 pub(super) const HEADER_BYTES_MAX: u64 = 100_000_000;
-/// Threads that read a file ahead of its checksum, and the bytes that each reads at a time.
-const READERS: usize = 3;
-const AHEAD_BYTES: usize = 16 << 20;
 
 /// The weights of a saved model, whose file is mapped into memory.
 #[derive(Debug)]
@@ -55,7 +52,11 @@ impl SavedModel {
         // SAFETY: nothing changes the files of a saved model; a new one replaces the folder.
         let map = unsafe { Mmap::map(&file) }.map_err(read)?;
         let begin = tensors_begin(&self.spec, &map).map_err(damaged)?;
-        if checksum(&map) != self.weights.xxh3.0 {
+        let checksum = match self.weights_stripe_bytes {
+            Some(bytes) => striped_checksum(&map, bytes),
+            None => Checksum(xxh3_64(&map)),
+        };
+        if checksum != self.weights.xxh3 {
             return Err(damaged("its checksum does not match model.json".into()));
         }
         Ok(MappedWeights { spec: self.spec.clone(), path, file, map, begin })
@@ -161,27 +162,4 @@ fn tensors_begin(spec: &ModelSpec, file: &[u8]) -> Result<usize, String> {
     // The format requires this, and rows are used where they are.
     let begin = file.len() - tensors.len();
     if begin.is_multiple_of(8) { Ok(begin) } else { Err("its tensors are not aligned".into()) }
-}
-
-/// Returns the checksum of a file. One thread can compute it faster than one can read, so others read ahead.
-fn checksum(file: &Mmap) -> u64 {
-    let next = AtomicUsize::new(0);
-    let read_ahead = || {
-        loop {
-            let begin = next.fetch_add(AHEAD_BYTES, Ordering::Relaxed);
-            if begin >= file.len() {
-                break;
-            }
-            // The advice may be refused: it only affects speed.
-            let _ = file.advise_range(Advice::PopulateRead, begin, AHEAD_BYTES.min(file.len() - begin));
-        }
-    };
-    let threads = if file.len() < 2 * AHEAD_BYTES { 0 } else { READERS };
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            // If the system refuses a thread, the others read.
-            let _ = thread::Builder::new().name("rankine-read".into()).spawn_scoped(scope, read_ahead);
-        }
-        xxh3_64(file)
-    })
 }

@@ -9,7 +9,6 @@ use rankine_checkpoint::{Disk, Files, Writer};
 use rankine_embedding::{Dtype, TableSpec, all_finite};
 use rankine_model::ModelSpec;
 use rayon::prelude::*;
-use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{RUN_BYTES, SavedModelError, Weights};
 
@@ -83,18 +82,17 @@ pub fn write_tensors(
     Ok(())
 }
 
-/// A file of weights, with a running checksum.
+/// A file of weights.
 pub(super) struct WeightsFile {
     path: PathBuf,
     file: Writer,
-    hash: Box<Xxh3Default>,
     bytes: u64,
 }
 
 impl WeightsFile {
     pub(super) fn create(path: &Path) -> rankine_base::error::Result<Self> {
-        let file = Disk.create(path).and_then(Writer::new).context("create", path)?;
-        Ok(Self { path: path.to_owned(), file, hash: Box::default(), bytes: 0 })
+        let file = Disk.create(path).and_then(Writer::with_checksum).context("create", path)?;
+        Ok(Self { path: path.to_owned(), file, bytes: 0 })
     }
 
     /// Appends bytes, which `fill` sets.
@@ -105,7 +103,6 @@ impl WeightsFile {
     ) -> rankine_base::error::Result<T> {
         let bytes = self.file.next(len).context("write", &self.path)?;
         let filled = fill(bytes);
-        self.hash.update(bytes);
         self.bytes += len as u64;
         Ok(filled)
     }
@@ -146,8 +143,8 @@ impl WeightsFile {
 
     /// Makes the file durable; returns its length and checksum.
     pub(super) fn finish(self) -> rankine_base::error::Result<(u64, Checksum)> {
-        self.file.finish().context("write", &self.path)?;
-        Ok((self.bytes, Checksum(self.hash.digest())))
+        let checksum = self.file.finish().context("write", &self.path)?;
+        Ok((self.bytes, checksum.expect("the writer computes one")))
     }
 }
 

@@ -305,6 +305,8 @@ fn descriptions_that_do_not_fit_the_weights_are_refused() {
             ("/spec/bottom_mlp", Value::Array(Vec::new())),
             ("/schema/categorical/0/rows", 6.into()),
             ("/schema/labels", Value::Array(Vec::new())),
+            ("/weights_stripe_bytes", 0.into()),
+            ("/weights_stripe_bytes", (1_u64 << 40).into()),
         ] {
             let mut changed = content.clone();
             *changed.pointer_mut(place).unwrap() = value;

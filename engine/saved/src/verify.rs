@@ -4,10 +4,12 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use rankine_base::files::open_regular;
+use rankine_base::sealed::Checksum;
+use rankine_checkpoint::checksum_of_stripes;
 use rankine_reader::dataset::FileManifest;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{MANIFEST_NAME, RUN_BYTES, SavedModel, SavedModelError};
+use super::{MANIFEST_NAME, RUN_BYTES, SavedModel, SavedModelError, WEIGHTS_NAME};
 
 /// How much [`SavedModel::verify`] has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +32,8 @@ impl SavedModel {
         let manifest = path.metadata().map_err(|source| SavedModelError::Read { path, source })?;
         let mut verified = VerifiedSize { files: 1, bytes: manifest.len() };
         for file in saved.files() {
-            verify(dir, file)?;
+            let is_striped = file.name == WEIGHTS_NAME;
+            verify(dir, file, saved.weights_stripe_bytes.filter(|_| is_striped))?;
             verified.files += 1;
             verified.bytes += file.bytes;
         }
@@ -38,7 +41,8 @@ impl SavedModel {
     }
 }
 
-fn verify(dir: &Path, manifest: &FileManifest) -> Result<(), SavedModelError> {
+/// Reads a file, whose checksum may be by stripes of some bytes.
+fn verify(dir: &Path, manifest: &FileManifest, stripe_bytes: Option<usize>) -> Result<(), SavedModelError> {
     let path = dir.join(&manifest.name);
     let damaged = |what: &str| Err(SavedModelError::Damaged { path: path.clone(), what: what.into() });
     let read = |source| SavedModelError::Read { path: path.clone(), source };
@@ -46,19 +50,25 @@ fn verify(dir: &Path, manifest: &FileManifest) -> Result<(), SavedModelError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return damaged("the file is missing"),
         file => file.map_err(read)?,
     };
-    let (mut hash, mut bytes, mut buffer) = (Xxh3::new(), 0, vec![0; RUN_BYTES]);
+    let (mut hash, mut stripes, mut bytes) = (Xxh3::new(), Vec::new(), 0);
+    let mut buffer = Vec::new();
     loop {
-        match file.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(count) => {
-                hash.update(&buffer[..count]);
-                bytes += count as u64;
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(read(error)),
+        buffer.clear();
+        let at_once = stripe_bytes.unwrap_or(RUN_BYTES) as u64;
+        match (&mut file).take(at_once).read_to_end(&mut buffer).map_err(read)? {
+            0 => break,
+            count => bytes += count as u64,
+        }
+        match stripe_bytes {
+            Some(_) => stripes.push(xxh3_64(&buffer)),
+            None => hash.update(&buffer),
         }
     }
-    if (bytes, hash.digest()) != (manifest.bytes, manifest.xxh3.0) {
+    let checksum = match stripe_bytes {
+        Some(_) => checksum_of_stripes(stripes),
+        None => Checksum(hash.digest()),
+    };
+    if (bytes, checksum) != (manifest.bytes, manifest.xxh3) {
         return damaged("its length or checksum does not match model.json");
     }
     Ok(())

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::backend::{Backend, ReadOp, explain};
 use super::mapped::MappedFile;
+use super::memory_file::is_in_memory;
 use super::options::{IoOptions, Rung};
 use super::pool::PoolBackend;
 use super::request::SLAB_ALIGN;
@@ -60,13 +61,6 @@ pub(super) fn choose(paths: &Arc<[PathBuf]>, ring: &SlabRing, options: &IoOption
         }
     }
     Err(Error::refused(format!("read {}", first.display()), io::Error::other(refused.join("; "))))
-}
-
-/// Returns whether a file is stored only in memory: in a tmpfs such as `/dev/shm`.
-pub(super) fn is_in_memory(file: &File) -> bool {
-    const TMPFS: i64 = 0x0102_1994;
-    const RAMFS: i64 = 0x8584_58f6;
-    rustix::fs::fstatfs(file).is_ok_and(|about| [TMPFS, RAMFS].contains(&about.f_type))
 }
 
 /// A rung does not work on this machine, or for this file.

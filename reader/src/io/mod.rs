@@ -8,6 +8,7 @@ mod backend;
 mod count;
 mod ladder;
 mod mapped;
+mod memory_file;
 mod options;
 mod pool;
 mod probe;
@@ -21,6 +22,7 @@ mod window;
 
 pub use count::BytesRead;
 pub use ladder::RungRefused;
+pub use memory_file::{is_in_memory, write_mapped};
 pub use options::{DEPTH_MAX, IoMode, IoOptions, Rung};
 pub use probe::probe;
 pub use reads::Reads;

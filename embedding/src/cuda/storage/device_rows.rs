@@ -8,7 +8,7 @@ use rankine_topology::Rank;
 use crate::cuda::layout::Layout;
 use crate::cuda::layout::parts::{Holder, Part};
 use crate::cuda::storage::RowStore;
-use crate::cuda::storage::stage::{StagingMemory, TableRows};
+use crate::cuda::storage::stage::{PIECE_WORDS, StagingMemory, TableRows};
 use crate::placement::Owner;
 use crate::rows::{RowLayout, RowPart, RowSet, Rows, RowsError, RowsMut, TouchedRows};
 
@@ -108,11 +108,13 @@ impl<'a> DeviceRows<'a> {
         Ok(())
     }
 
-    /// First word, and number of words, of some rows.
-    fn words(&self, part: usize, positions: &Range<u64>) -> (usize, usize) {
-        let words = self.parts[part].layout.words;
-        let count = (positions.end - positions.start) as usize;
-        (self.locations[part].words + positions.start as usize * words, count * words)
+    /// The place of some rows in the GPU's memory.
+    fn rows(&self, part: usize, positions: &Range<u64>) -> TableRows<'a> {
+        let PartLocation { store, words: begin, .. } = self.locations[part];
+        let row_words = self.parts[part].layout.words;
+        let first = begin + positions.start as usize * row_words;
+        let rows = (positions.end - positions.start) as usize;
+        TableRows { table: &store.table, first, rows, row_words }
     }
 }
 
@@ -162,31 +164,38 @@ impl Rows for DeviceRows<'_> {
         positions: Range<u64>,
         scratch: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], RowsError> {
-        scratch.resize(self.words(part, &positions).1, 0.0);
+        scratch.resize(self.rows(part, &positions).words(), 0.0);
         self.copy(part, positions, scratch)?;
         Ok(scratch)
     }
 
     fn copy(&self, part: usize, positions: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
-        let (first, len) = self.words(part, &positions);
-        assert_eq!(to.len(), len, "room for the rows");
-        let table = &self.locations[part].store.table;
-        if len > STAGED_WORDS {
-            return self.stage.copy(self.lane, (table, first), to).map_err(unreachable);
+        let rows = self.rows(part, &positions);
+        assert_eq!(to.len(), rows.words(), "room for the rows");
+        if rows.words() > STAGED_WORDS {
+            return self.stage.copy(self.lane, rows, to).map_err(unreachable);
         }
-        table.read_into(self.lane, first, to).map_err(unreachable)
+        rows.table.read_into(self.lane, rows.first, to).map_err(unreachable)
+    }
+
+    fn visit(
+        &self,
+        part: usize,
+        positions: Range<u64>,
+        visit: &mut dyn FnMut(u64, &[f32]),
+    ) -> Result<(), RowsError> {
+        let rows = self.rows(part, &positions);
+        if rows.words() <= STAGED_WORDS {
+            visit(positions.start, self.read(part, positions.clone(), &mut Vec::new())?);
+            return Ok(());
+        }
+        let mut tell = |number: usize, words: &[f32]| visit(positions.start + number as u64, words);
+        self.stage.visit(self.lane, rows, &mut tell).map_err(unreachable)
     }
 
     fn copy_listed(&self, part: usize, positions: &[u64], to: &mut [f32]) -> Result<(), RowsError> {
-        let RowPart { rows, layout, .. } = &self.parts[part];
-        let PartLocation { store, words, .. } = self.locations[part];
-        let from = TableRows {
-            table: &store.table,
-            first: words,
-            rows: rows.len() as usize,
-            row_words: layout.words,
-        };
-        self.stage.copy_listed(self.lane, from, positions, to).map_err(unreachable)
+        let rows = self.rows(part, &(0..self.parts[part].rows.len()));
+        self.stage.copy_listed(self.lane, rows, positions, to).map_err(unreachable)
     }
 
     fn touched(&self, part: usize) -> Result<Option<TouchedRows>, RowsError> {
@@ -217,9 +226,12 @@ impl RowsMut for DeviceRows<'_> {
         whole: bool,
         edit: &mut dyn FnMut(&mut [f32]),
     ) -> Result<(), RowsError> {
-        let (first, len) = self.words(part, &positions);
-        let mut words = vec![0.0; len];
-        let table = &self.locations[part].store.table;
+        let rows = self.rows(part, &positions);
+        if (STAGED_WORDS..=PIECE_WORDS).contains(&rows.words()) {
+            return self.stage.edit(self.lane, rows, whole, edit).map_err(unreachable);
+        }
+        let (table, first) = (rows.table, rows.first);
+        let mut words = vec![0.0; rows.words()];
         if !whole {
             table.read_into(self.lane, first, &mut words).map_err(unreachable)?;
         }

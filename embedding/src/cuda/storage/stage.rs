@@ -14,7 +14,7 @@ use crate::cuda::blocks;
 use crate::cuda::error::Result;
 
 /// Words per piece: 32 MiB.
-const PIECE_WORDS: usize = 8 << 20;
+pub(crate) const PIECE_WORDS: usize = 8 << 20;
 /// The most selected rows per piece: 2 MiB of positions.
 const PIECE_ROWS: usize = 1 << 19;
 /// Words, or positions, that one thread copies.
@@ -45,6 +45,12 @@ pub(crate) struct TableRows<'a> {
     pub(crate) row_words: usize,
 }
 
+impl TableRows<'_> {
+    pub(crate) fn words(&self) -> usize {
+        self.rows * self.row_words
+    }
+}
+
 impl StagingPiece {
     fn new(device: &Arc<Device>) -> Result<Self> {
         let (words, positions) =
@@ -54,21 +60,38 @@ impl StagingPiece {
 }
 
 impl StagingMemory {
-    /// Copies words of a table, once the lane has finished all enqueued work.
+    /// Copies rows one after another, once the lane has finished all enqueued work.
     ///
     /// # Panics
-    /// If the table has fewer words after the first.
-    pub(crate) fn copy(
+    /// If the table has fewer rows, or `to` has another length.
+    pub(crate) fn copy(&self, lane: &Lane, from: TableRows<'_>, to: &mut [f32]) -> Result<()> {
+        assert_eq!(to.len(), from.words(), "room for the rows");
+        self.visit(lane, from, &mut |number, words| {
+            copy(words, &mut to[number * from.row_words..][..words.len()]);
+        })
+    }
+
+    /// Passes rows to `visit`, once the lane has finished all enqueued work: some at a time, with the number of the
+    /// first of them. Meanwhile the next ones are copied.
+    ///
+    /// # Panics
+    /// If the table has fewer rows.
+    pub(crate) fn visit(
         &self,
         lane: &Lane,
-        (table, first): (&Buffer<f32>, usize),
-        to: &mut [f32],
+        from: TableRows<'_>,
+        visit: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<()> {
-        assert!(first + to.len() <= table.len(), "words {first} to {} of {}", first + to.len(), table.len());
-        self.by_pieces(lane, PIECE_WORDS, to, |half, number, words| {
-            let from = table.pointer().element(first + number * PIECE_WORDS);
+        let (TableRows { table, first, row_words, .. }, words) = (from, from.words());
+        assert!(first + words <= table.len(), "words {first} to {} of {}", first + words, table.len());
+        let at_once = (PIECE_WORDS / row_words).max(1);
+        let download = |half: &mut StagingPiece, number: usize, words: usize| {
+            let from = table.pointer().element(first + number * at_once * row_words);
             // SAFETY: the words belong to the table, and nobody uses the memory until they have arrived.
             Ok(unsafe { lane.download(from, &mut half.words, words) }?)
+        };
+        self.by_pieces(lane, (words, at_once * row_words), download, |number, words| {
+            visit(number * at_once, words);
         })
     }
 
@@ -88,7 +111,7 @@ impl StagingMemory {
         assert!(first + rows * row_words <= table.len(), "the table has the rows");
         let at_once = (PIECE_WORDS / row_words).clamp(1, PIECE_ROWS);
         let mut pieces = positions.chunks(at_once);
-        self.by_pieces(lane, at_once * row_words, to, |half, _, _| {
+        let pack = |half: &mut StagingPiece, _: usize, _: usize| {
             let piece = pieces.next().unwrap_or_default();
             let to = half.positions.elements_mut()[..piece.len()].par_chunks_mut(COPY_WORDS);
             to.zip(piece.par_chunks(COPY_WORDS)).for_each(|(to, from)| {
@@ -107,39 +130,80 @@ impl StagingMemory {
             // SAFETY: the table has rows at all of the positions, the half has room for as many, and nobody uses it
             // until they have arrived. The layout aligns rows to whole vectors.
             Ok(unsafe { lane.launch(&pack, (blocks(lane.device()), 1)) }?)
+        };
+        let piece_words = at_once * row_words;
+        self.by_pieces(lane, (to.len(), piece_words), pack, |number, words| {
+            copy(words, &mut to[number * piece_words..][..words.len()]);
         })
     }
 
-    /// Fills `to` piece by piece: `enqueue` gets a half, a piece's number and its number of words, and enqueues on
-    /// the lane the copy that fills the half.
+    /// Calls `edit` to change rows, once the lane has finished all enqueued work; if it sets `whole` rows, they are not
+    /// copied to the host before.
+    ///
+    /// # Panics
+    /// If they have more than [`PIECE_WORDS`], or the table has fewer rows.
+    pub(crate) fn edit(
+        &self,
+        lane: &Lane,
+        rows: TableRows<'_>,
+        whole: bool,
+        edit: &mut dyn FnMut(&mut [f32]),
+    ) -> Result<()> {
+        let (TableRows { table, first, .. }, words) = (rows, rows.words());
+        assert!(first + words <= table.len(), "words {first} to {} of {}", first + words, table.len());
+        let mut locked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let [half, _] = self.halves(lane, &mut locked)?;
+        let place = table.pointer().element(first);
+        lane.synchronize()?;
+        if !whole {
+            // SAFETY: the words belong to the table, and nobody uses the memory until they have arrived.
+            unsafe { lane.download(place, &mut half.words, words) }?;
+            lane.synchronize()?;
+        }
+        let words = &mut half.words.elements_mut()[..words];
+        edit(words);
+        // SAFETY: the words belong to the table, and the memory is not changed before the lane has been waited for.
+        unsafe { lane.upload_bytes(bytemuck::cast_slice(words), place.cast()) }?;
+        Ok(lane.synchronize()?)
+    }
+
+    /// Returns the two pieces.
+    fn halves<'a>(
+        &self,
+        lane: &Lane,
+        locked: &'a mut Option<[StagingPiece; 2]>,
+    ) -> Result<&'a mut [StagingPiece; 2]> {
+        match locked {
+            Some(halves) => Ok(halves),
+            none => Ok(none.insert([StagingPiece::new(lane.device())?, StagingPiece::new(lane.device())?])),
+        }
+    }
+
+    /// Passes words to `take` piece by piece, with each piece's number. `enqueue` gets a half, a piece's number and its
+    /// number of words, and enqueues on the lane the copy that fills the half.
     fn by_pieces(
         &self,
         lane: &Lane,
-        piece_words: usize,
-        to: &mut [f32],
+        (all_words, piece_words): (usize, usize),
         mut enqueue: impl FnMut(&mut StagingPiece, usize, usize) -> Result<()>,
+        mut take: impl FnMut(usize, &[f32]),
     ) -> Result<()> {
         let mut locked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let halves = match &mut *locked {
-            Some(halves) => halves,
-            none => none.insert([StagingPiece::new(lane.device())?, StagingPiece::new(lane.device())?]),
-        };
+        let halves = self.halves(lane, &mut locked)?;
         lane.synchronize()?;
-        let mut pieces = to.chunks_mut(piece_words).enumerate();
-        let mut filled: Option<(usize, &mut [f32])> = None;
+        let mut pieces = (0..all_words).step_by(piece_words).enumerate();
+        let mut filled: Option<(usize, usize)> = None;
         loop {
-            let next = pieces.next();
-            if let Some((number, piece)) = &next {
+            let next = pieces.next().map(|(number, first)| (number, piece_words.min(all_words - first)));
+            if let Some((number, words)) = next {
                 let half = &mut halves[number % 2];
-                enqueue(half, *number, piece.len())?;
+                enqueue(half, number, words)?;
                 lane.record(&half.filled)?;
             }
-            if let Some((number, piece)) = filled.take() {
+            if let Some((number, words)) = filled.take() {
                 let half = &halves[number % 2];
                 half.filled.synchronize()?;
-                let words = &half.words.elements()[..piece.len()];
-                let copies = piece.par_chunks_mut(COPY_WORDS).zip(words.par_chunks(COPY_WORDS));
-                copies.for_each(|(to, from)| to.copy_from_slice(from));
+                take(number, &half.words.elements()[..words]);
             }
             match next {
                 Some(next) => filled = Some(next),
@@ -147,4 +211,10 @@ impl StagingMemory {
             }
         }
     }
+}
+
+/// Copies with all threads.
+fn copy(words: &[f32], to: &mut [f32]) {
+    let copies = to.par_chunks_mut(COPY_WORDS).zip(words.par_chunks(COPY_WORDS));
+    copies.for_each(|(to, from)| to.copy_from_slice(from));
 }

@@ -7,10 +7,14 @@ use rankine_launch::{ProcessGroup, RunStage};
 use rankine_model::ModelSpec;
 use rankine_saved as saved;
 use rankine_saved::{SavedModelError, Weights};
+use rayon::prelude::*;
 
 use super::CudaModel;
 use super::pieces::{MISSING, pack, unpack};
 use crate::cuda::error::{Error, Result};
+
+/// Weights that one thread marks as missing at a time.
+const MARKED_WEIGHTS: usize = 1 << 18;
 
 /// Which of a table's rows ranks fill in.
 #[derive(Clone, Copy)]
@@ -41,7 +45,7 @@ impl Weights for CudaModel {
             let of_table = RowsToFill { table: number, dim: table.dim, listed: false };
             let is_listed = self.has_listed_rows(number).map_err(of_gpu)?;
             saved::for_each_run(&table, |rows, weights| {
-                weights.fill(MISSING);
+                weights.par_chunks_mut(MARKED_WEIGHTS).for_each(|weights| weights.fill(MISSING));
                 self.fill(of_table, rows.clone(), weights).map_err(of_gpu)?;
                 if let Some(processes) = processes {
                     send_weights(processes, weights)?;
