@@ -37,8 +37,8 @@ mod runtime;
 
 #[cfg(feature = "cuda")]
 pub use communication::{
-    AllReduce, AllReduceWay, Cluster, ClusterSum, Gather, GatherError, GatherNodes, GiveUpFlag, PeerBarrier,
-    Peers, Rail, SharedBuffer, nccl,
+    AllReduce, AllReduceWay, Cluster, ClusterSum, CopyGate, Gather, GatherError, GatherNodes, GiveUpFlag,
+    PeerBarrier, Peers, Rail, SharedBuffer, nccl,
 };
 #[cfg(feature = "cuda")]
 pub use kernels::E4m3;

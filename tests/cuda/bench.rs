@@ -46,7 +46,7 @@ kind = "cuda"
 precision = "bf16"
 "#;
 
-fn job(folder: &Path, sets: &[&str]) -> Result<Job, Failed> {
+pub(crate) fn job(folder: &Path, sets: &[&str]) -> Result<Job, Failed> {
     let path = folder.join("job.toml");
     fs::write(&path, JOB.replace("DIR", &folder.display().to_string()))?;
     Ok(JobFile::read(&path, sets)?.job()?)

@@ -6,7 +6,7 @@ use libtest_mimic::Failed;
 use rankine::job::Precision;
 use rankine_backend::{Backend, Batch, PackedBatch};
 use rankine_cuda::kernels::{Rate, Step};
-use rankine_cuda::{Device, Lane, PinnedBuffer};
+use rankine_cuda::{CopyGate, Device, Lane, PinnedBuffer};
 use rankine_embedding::cuda::{Hotness, Layout};
 use rankine_embedding::{Dtype, Pooling, TableSpec};
 use rankine_engine_gpu::{
@@ -236,12 +236,15 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
     let stays = words.below(4) == 0;
     // One of several processes with a GPU each reads only the blocks of its share.
     let processes = words.one_of(&[1, 1, 2, 3]);
+    // Without nodes there is nothing to wait for.
+    let gate = Arc::new(CopyGate::new(&bench.device)?);
     let ranks = FeedRanks {
         devices: std::slice::from_ref(&bench.device),
         topology: Topology::new(processes, 1)?,
         first: Rank(words.below(processes as u64) as usize),
         binds_threads: true,
         delivery: words.one_of(&[Delivery::Needed, Delivery::Broadcast, Delivery::Kept]),
+        gates: if words.below(2) == 0 { &[] } else { std::slice::from_ref(&gate) },
     };
     let mut feed = Feed::open_shares(ranks, dataset.part.clone(), &options, false)?;
     let mut kept = Vec::new();
@@ -258,7 +261,7 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
             continue;
         }
         let faults = slot.faults.device_pointer()?;
-        let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane };
+        let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane, gate: None, after: None };
         slot.slot.unpack(lanes, &fed.parts()[0], &unpacker, faults, PARAMETERS)?;
         let what =
             format!("{share:?} of {options:?} at {:?}, columns of {:?} bits", batch.start, dataset.bits);
@@ -286,7 +289,7 @@ fn batches_are_staged_as_they_are(bench: &Bench, words: &mut Words) -> Outcome {
         let samples = &batch?.samples;
         let some = words.below(samples.len as u64) as usize..samples.len;
         let expected = samples.slice(some.clone());
-        let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane };
+        let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane, gate: None, after: None };
         slot.slot.send(lanes, samples, some, PARAMETERS)?;
         slot.check("a staged batch", &expected)?;
     }
@@ -420,7 +423,7 @@ fn values_that_the_schema_does_not_admit_are_named(bench: &Bench, words: &mut Wo
         let fed = fed?;
         let fed = &fed.parts()[0];
         let faults = slot.faults.device_pointer()?;
-        let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane };
+        let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane, gate: None, after: None };
         slot.slot.unpack(lanes, fed, &unpacker, faults, PARAMETERS)?;
         slot.lane.synchronize()?;
         if slot.faults.elements()[1] == 0 {

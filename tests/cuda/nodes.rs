@@ -2,6 +2,7 @@
 //! needs one GPU per rank: if ranks of a node share a GPU, one's kernels sometimes keep another's from running for as
 //! long as they wait for it.
 
+use std::fs;
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
@@ -10,9 +11,12 @@ use rankine_cuda::Device;
 use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec,
 };
+use rankine_engine::training::{TrainBenchOptions, bench_train};
+use rankine_launch::ProcessGroup;
 use rankine_model::Interaction;
 use rankine_topology::{Rank, Topology};
 
+use super::bench::job;
 use super::ranks::{evaluates_as_the_cpu_does, is_as_one, of_all_ranks, update_slices_as_all};
 use super::training::{Training, stays_near};
 use super::{Bench, Body, Outcome, Words, close};
@@ -32,6 +36,7 @@ pub(crate) const BODIES: &[(Body, usize)] = &[
         2,
     ),
     (("two_nodes_of_one_update_slices_as_all", 1, |_, words| update_slices(words, 1)), 2),
+    (("copies_wait_for_transfers_between_nodes", 1, |_, _| copies_wait_for_transfers()), 2),
     (("two_nodes_of_one_evaluate_as_the_cpu_does", 1, |_, words| evaluate(words, 1)), 2),
     (
         ("two_nodes_of_two_train_with_dot_products_as_one", 1, |bench, words| {
@@ -119,4 +124,51 @@ fn evaluate(words: &mut Words, ranks_per_node: usize) -> Outcome {
     let planned =
         |training: &Training| plan(&mut seeds.borrow_mut(), training, ranks_per_node, &[2, 1 << 14]);
     evaluates_as_the_cpu_does(words, &devices(ranks_per_node)?, Some(&planned))
+}
+
+/// A trace shows no copy from the host beside NCCL's kernels, except in a transfer that waited for a rank.
+fn copies_wait_for_transfers() -> Outcome {
+    const PATIENCE_US: f64 = 2000.0;
+    let folder = tempfile::tempdir()?;
+    let sets = ["device.ranks=2", "device.nodes=2", "device.copies=between-exchanges", "train.epochs=50"];
+    let job = job(folder.path(), &sets)?;
+    let trace = folder.path().join("trace.json");
+    let options = TrainBenchOptions {
+        warm_up: 20,
+        steps: 200,
+        trace: Some(trace.clone()),
+        ..TrainBenchOptions::default()
+    };
+    match bench_train(&job, &options, &ProcessGroup::alone(), &mut ()) {
+        // CUPTI belongs to the toolkit, which training does not need.
+        Err(error) if error.to_string().contains("(libcupti.so.13)") => return Ok(()),
+        outcome => outcome?,
+    };
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(&trace)?)?;
+    let spans = |named: &str| -> Vec<(u64, f64, f64)> {
+        let events = json["traceEvents"].as_array().into_iter().flatten();
+        let events = events.filter(|event| event["name"].as_str().is_some_and(|name| name.contains(named)));
+        events
+            .filter_map(|event| {
+                let (begin, us) = (event["ts"].as_f64()?, event["dur"].as_f64()?);
+                Some((event["pid"].as_u64()?, begin, begin + us))
+            })
+            .collect()
+    };
+    let (transfers, copies) = (spans("nccl"), spans("copy host to device"));
+    if transfers.is_empty() || copies.is_empty() {
+        return Err(format!("{} transfers, {} copies", transfers.len(), copies.len()).into());
+    }
+    for copy in &copies {
+        let beside = |transfer: &&(u64, f64, f64)| {
+            transfer.0 == copy.0
+                && transfer.1 < copy.2
+                && copy.1 < transfer.2
+                && transfer.2 - transfer.1 < PATIENCE_US
+        };
+        if let Some(transfer) = transfers.iter().find(beside) {
+            return Err(format!("copy {copy:?} ran beside transfer {transfer:?}").into());
+        }
+    }
+    Ok(())
 }

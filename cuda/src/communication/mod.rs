@@ -5,5 +5,5 @@ pub mod nccl;
 mod peers;
 mod rendezvous;
 
-pub use cluster::{Cluster, ClusterSum, GatherNodes, Rail};
+pub use cluster::{Cluster, ClusterSum, CopyGate, GatherNodes, Rail};
 pub use peers::{AllReduce, AllReduceWay, Gather, GatherError, GiveUpFlag, PeerBarrier, Peers, SharedBuffer};

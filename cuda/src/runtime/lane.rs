@@ -132,27 +132,6 @@ impl Lane {
             .named("cuMemcpyHtoDAsync")
     }
 
-    /// Enqueues a copy of the first `count` page-locked elements.
-    ///
-    /// # Panics
-    /// If there are fewer.
-    ///
-    /// # Safety
-    /// As for [`Lane::upload`].
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub unsafe fn upload_first<T: Pod>(
-        &self,
-        from: &PinnedBuffer<T>,
-        count: usize,
-        to: Pointer<T>,
-    ) -> Result<()> {
-        // SAFETY: the caller vouches for the memory.
-        unsafe { result::memcpy_htod_async(to.address(), &from.elements()[..count], self.stream) }
-            .named("cuMemcpyHtoDAsync")
-    }
-
     /// Enqueues a copy of `count` elements to the start of page-locked host memory.
     ///
     /// # Panics

@@ -71,8 +71,8 @@ pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 pub use settings::{Kind, Settings};
 pub use threads::thread_count;
 pub use train::{
-    Average, AverageKind, AverageSave, BlockFeed, DenseUpdate, Device, DeviceKind, EarlyStopping, Eval,
-    EvalSet, Precision, StoppingMetric, ThreadBinding, Train,
+    Average, AverageKind, AverageSave, BlockFeed, CopyTiming, DenseUpdate, Device, DeviceKind, EarlyStopping,
+    Eval, EvalSet, Precision, StoppingMetric, ThreadBinding, Train,
 };
 pub use values::{
     AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, Folders, Fraction, JobName, NonNegative,

@@ -329,6 +329,8 @@ pub struct Device {
     pub bind: ThreadBinding,
     /// Which blocks of a batch each GPU of a process receives. It does not affect the result.
     pub feed: BlockFeed,
+    /// When blocks are copied from the host to GPUs. It does not affect the result.
+    pub copies: CopyTiming,
 }
 
 impl Default for Device {
@@ -345,6 +347,7 @@ impl Default for Device {
             dense_update: DenseUpdate::default(),
             bind: ThreadBinding::default(),
             feed: BlockFeed::default(),
+            copies: CopyTiming::default(),
         }
     }
 }
@@ -406,6 +409,29 @@ impl BlockFeed {
             Self::Auto => "auto",
             Self::Needed => "needed",
             Self::Broadcast => "broadcast",
+        }
+    }
+}
+
+/// When blocks are copied from the host to GPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "kebab-case")]
+pub enum CopyTiming {
+    /// At any time.
+    #[default]
+    Any,
+    /// With several nodes, only while a GPU transfers no data to or from other nodes: a network card may share PCIe
+    /// with the GPU.
+    BetweenExchanges,
+}
+
+impl CopyTiming {
+    /// Returns the name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::BetweenExchanges => "between-exchanges",
         }
     }
 }

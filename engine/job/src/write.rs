@@ -61,8 +61,20 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_guard(out, guard)?;
     let Reader { mode, queue_depth } = reader;
     writeln!(out, "\n[reader]\nmode = \"{}\"\nqueue_depth = {queue_depth}", mode.name())?;
-    let Device { kind, precision, tune, tuning, machine, threads, ranks, nodes, dense_update, bind, feed } =
-        device;
+    let Device {
+        kind,
+        precision,
+        tune,
+        tuning,
+        machine,
+        threads,
+        ranks,
+        nodes,
+        dense_update,
+        bind,
+        feed,
+        copies,
+    } = device;
     writeln!(out, "\n[device]\nkind = \"{}\"", kind.name())?;
     write_name(out, "precision", precision.map(Precision::name), "bf16 on GPUs and fp32 on CPUs")?;
     writeln!(out, "tune = {tune}")?;
@@ -73,6 +85,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_option(out, "threads", threads.as_ref(), "all threads that the process may use")?;
     writeln!(out, "ranks = {ranks}\nnodes = {nodes}\ndense_update = \"{}\"", dense_update.name())?;
     writeln!(out, "bind = \"{}\"\nfeed = \"{}\"", bind.name(), feed.name())?;
+    writeln!(out, "copies = \"{}\"", copies.name())?;
     let Metrics { listen, textfile, tensorboard, mllog } = metrics;
     writeln!(out, "\n[metrics]")?;
     write_option(

@@ -1,6 +1,7 @@
 //! Ranks of one or more nodes. Ranks of a node access each other's memory; between nodes, NCCL carries data along a
 //! *rail*, the ranks with the same local rank on every node.
 
+mod gate;
 mod rail;
 mod sum;
 
@@ -17,6 +18,7 @@ use super::peers::{GatherError, Peers};
 use super::rendezvous::Rendezvous;
 use crate::runtime::{Device, Error, Result};
 
+pub use gate::CopyGate;
 pub use rail::Rail;
 pub use sum::ClusterSum;
 
@@ -32,6 +34,7 @@ pub struct Cluster {
     transport: NodeTransport,
     peers: Peers,
     nodes: usize,
+    gate: Option<Arc<CopyGate>>,
 }
 
 /// How ranks of several nodes exchange values.
@@ -57,7 +60,7 @@ impl fmt::Debug for NodeTransport {
 impl Cluster {
     /// A cluster of one node.
     pub fn of_node(peers: Peers) -> Self {
-        Self { transport: NodeTransport::Nobody, peers, nodes: 1 }
+        Self { transport: NodeTransport::Nobody, peers, nodes: 1, gate: None }
     }
 
     /// Ranks of one process, rank `r` on `devices[r]`, split evenly into `nodes` nodes. Several nodes are simulated,
@@ -82,7 +85,7 @@ impl Cluster {
             let of_node = Peers::in_process(devices, Node(node), deadline)?.into_iter();
             ranks.extend(of_node.map(|peers| {
                 let transport = NodeTransport::Threads(Arc::clone(&rendezvous));
-                Self { transport, peers, nodes }
+                Self { transport, peers, nodes, gate: None }
             }));
         }
         Ok(ranks)
@@ -99,10 +102,25 @@ impl Cluster {
             return peers.into_iter().map(Self::of_node).collect();
         }
         let mut gather = Some(Mutex::new(gather));
-        let rank = |peers: Peers| Self { transport: NodeTransport::Processes(gather.take()), peers, nodes };
+        let rank = |peers: Peers| Self {
+            transport: NodeTransport::Processes(gather.take()),
+            peers,
+            nodes,
+            gate: None,
+        };
         let ranks: Vec<_> = peers.into_iter().map(rank).collect();
         assert!(!ranks.is_empty(), "a node has at least one rank");
         ranks
+    }
+
+    /// Makes copies that pass the gate wait for the collectives of rails that are joined from now on.
+    pub fn set_gate(&mut self, gate: Arc<CopyGate>) {
+        self.gate = Some(gate);
+    }
+
+    /// Returns the gate for copies from the host, if they wait for collectives of rails.
+    pub fn gate(&self) -> Option<&CopyGate> {
+        self.gate.as_deref()
     }
 
     /// The ranks of this node.

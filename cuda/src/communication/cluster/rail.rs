@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use rankine_topology::{Node, Rank};
 
-use super::Cluster;
+use super::gate::HostWord;
+use super::{Cluster, CopyGate};
 use crate::communication::nccl::{Communicator, NcclElement, NcclId, Parcel, Reduction};
 use crate::kernels::Stamp;
-use crate::runtime::{Error, Lane, Moment, PinnedBuffer, Pointer, Result};
+use crate::runtime::{Error, Lane, Moment, Pointer, Result};
 
 /// How long the host polls for a moment without sleeping, and how long it sleeps between polls after that.
 const ATTENTION: Duration = Duration::from_micros(500);
@@ -33,19 +34,21 @@ struct Member {
     what: &'static str,
     deadline: Duration,
     /// Number (from 1) of the collective that the GPU is in, or 0.
-    inside: PinnedBuffer<u32>,
+    inside: Arc<HostWord>,
+    /// Lets copies wait for collectives, and collectives for the copy that is running.
+    gate: Option<Arc<CopyGate>>,
     /// Names of the collectives, by number.
     names: Mutex<Vec<&'static str>>,
 }
-
-// SAFETY: all fields but `inside` are `Sync`; only the GPU changes the memory behind `inside`, and it is read by
-// volatile reads.
-unsafe impl Sync for Member {}
 
 impl Rail {
     pub(super) fn join(cluster: &Cluster, id: NcclId, what: &'static str) -> Result<Self> {
         let (device, deadline) = (cluster.device(), cluster.deadline());
         let communicator = Communicator::new(device, id, cluster.node().0, cluster.nodes(), deadline)?;
+        let inside = Arc::new(HostWord::new(device)?);
+        if let Some(gate) = &cluster.gate {
+            gate.add_rail(&inside);
+        }
         Ok(Self(Arc::new(Member {
             communicator: Mutex::new(communicator),
             rank: cluster.rank(),
@@ -53,7 +56,8 @@ impl Rail {
             node: cluster.node(),
             what,
             deadline,
-            inside: PinnedBuffer::zeroed(device, 1)?,
+            inside,
+            gate: cluster.gate.clone(),
             names: Mutex::default(),
         })))
     }
@@ -144,12 +148,13 @@ impl Rail {
             })
         };
         let word = self.0.inside.device_pointer()?;
-        let stamp = |value| Stamp { word, value, reserved: 0 };
-        // SAFETY: the word lives as long as the rail, which outlives graphs.
-        unsafe { lane.launch(&stamp(number as u32 + 1), (1, 1)) }?;
+        let copying = self.0.gate.as_ref().map_or(Ok(Pointer::NULL), |gate| gate.copying())?;
+        let stamp = |value, awaited| Stamp { word, awaited, value, reserved: 0 };
+        // SAFETY: the words live as long as the rail and its gate, which outlive graphs.
+        unsafe { lane.launch(&stamp(number as u32 + 1, copying), (1, 1)) }?;
         collective(&self.communicator())?;
         // SAFETY: as above.
-        unsafe { lane.launch(&stamp(0), (1, 1)) }
+        unsafe { lane.launch(&stamp(0, Pointer::NULL), (1, 1)) }
     }
 
     fn communicator(&self) -> MutexGuard<'_, Communicator> {
@@ -197,9 +202,7 @@ impl Rail {
     /// The error for a rank that has waited too long.
     fn late(rails: &[&Self], waited: Duration) -> Error {
         let inside = |rail: &&&Self| {
-            let word = &rail.0.inside.elements()[0];
-            // SAFETY: the reference is valid and aligned; a GPU writes words as a whole.
-            let number = unsafe { std::ptr::from_ref(word).read_volatile() } as usize;
+            let number = rail.0.inside.get() as usize;
             let names = rail.0.names.lock().unwrap_or_else(PoisonError::into_inner);
             Some((rail.0.what, *names.get(number.checked_sub(1)?)?))
         };

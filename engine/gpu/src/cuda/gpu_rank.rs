@@ -251,13 +251,25 @@ impl<T: Element> GpuRank<T> {
             self.finish_first()?;
         }
         let (slot, trains) = (self.slot, step.number > 0);
-        let TrainSlot { input, .. } = &mut self.slots[slot];
+        let (TrainSlot { input, .. }, after) = match self.input_follows() {
+            None => (&mut self.slots[slot], None),
+            Some(running) => {
+                let slots = self.slots.get_disjoint_mut([slot, running]);
+                let [next, running] = slots.expect("the slot of a step that is running is not free");
+                (next, Some(&running.done))
+            }
+        };
         let parameters = StepParameters { step: Step { loss_index: slot as u32, ..step }, rates };
         let copies =
             if self.setup.execution.overlaps.has(Overlap::Input) { &self.copies } else { &self.main };
         let overlaps_routes = self.group.is_some() && self.setup.execution.overlaps.has(Overlap::Routes);
         let reader = if overlaps_routes { &self.routes } else { &self.main };
-        let lanes = InputLanes { copies, reader };
+        // On the main lane, a copy follows the transfers of the iteration before.
+        let gate = match &self.context.links {
+            Some(links) if self.setup.execution.overlaps.has(Overlap::Input) => links.cluster.gate(),
+            _ => None,
+        };
+        let lanes = InputLanes { copies, reader, gate, after };
         let fed = match batch {
             Batch::Unpacked(batch, samples) => {
                 input.send(lanes, &batch, samples, parameters)?;
@@ -278,6 +290,15 @@ impl<T: Element> GpuRank<T> {
         self.slot = (slot + 1) % SLOTS;
         self.in_flight.push_back(StepInFlight { slot, trains, fed });
         Ok(slot)
+    }
+
+    /// Returns the slot of the step after whose end the next batch is unpacked: the one that is running, if another one
+    /// follows. So unpacking, and building the route, run beside the look-ups and not beside matrix products, each of
+    /// which takes as long as its slowest multiprocessor. With messages of several sizes the host waits for the route,
+    /// which therefore begins as early as possible.
+    fn input_follows(&self) -> Option<usize> {
+        let waits = self.setup.execution.overlaps.has(Overlap::Input) && self.tables.sizes() == 1;
+        (waits && self.in_flight.len() > 1).then(|| self.in_flight[0].slot)
     }
 
     /// With several ranks: enqueues building the route of a slot, and makes the main lane wait for it.

@@ -9,7 +9,7 @@ use rankine_cuda::blas::Algorithms;
 use rankine_cuda::{Device, Error as CudaError};
 use rankine_embedding::cuda::Error as TableError;
 use rankine_embedding::plan::Machine;
-use rankine_job::{BlockFeed, Conflict, DataCache, DenseUpdate, Job, Precision, ThreadBinding};
+use rankine_job::{BlockFeed, Conflict, CopyTiming, DataCache, DenseUpdate, Job, Precision, ThreadBinding};
 use rankine_model::ModelSpec;
 
 use super::calibration;
@@ -145,6 +145,7 @@ impl OpenGpus {
                 overlaps,
                 shard_dense_update: job.device.dense_update == DenseUpdate::Sharded,
                 binds_threads: job.device.bind == ThreadBinding::Auto,
+                gates_copies: job.device.copies == CopyTiming::BetweenExchanges,
                 delivery: match (job.data.cache, job.device.feed) {
                     (DataCache::Gpu, _) => Delivery::Kept,
                     (DataCache::None, BlockFeed::Broadcast) => Delivery::Broadcast,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rankine_cuda::Device;
 use rankine_cuda::blas::{Algorithms, Compute};
+use rankine_cuda::{CopyGate, Device};
 use rankine_embedding::EmbeddingPlan;
 use rankine_job::Precision;
 use rankine_launch::ProcessGroup;
@@ -12,6 +12,7 @@ use rankine_reader::schema;
 use rankine_topology::{Process, Rank, Topology};
 
 use super::delivery::Delivery;
+use super::error::Result;
 use rankine_model::Model;
 use rankine_model::overlap::Overlaps;
 
@@ -58,6 +59,8 @@ pub struct Execution {
     pub binds_threads: bool,
     /// How the blocks of the training part reach the GPUs.
     pub delivery: Delivery,
+    /// Whether copies from the host wait while data is transferred between nodes.
+    pub gates_copies: bool,
     /// How long a rank waits for another one before it fails.
     pub deadline: Duration,
 }
@@ -72,6 +75,7 @@ impl Execution {
             shard_dense_update: false,
             binds_threads: true,
             delivery: Delivery::Needed,
+            gates_copies: false,
             deadline: Duration::from_secs(30),
         }
     }
@@ -99,6 +103,19 @@ pub struct BatchShape {
 }
 
 impl ModelSetup {
+    /// Creates the gates that keep copies from the host apart from transfers between nodes, one per GPU of this process;
+    /// none if copies need not wait.
+    pub(super) fn copy_gates(&self) -> Result<Vec<Arc<CopyGate>>> {
+        if !self.execution.gates_copies || self.nodes == 1 {
+            return Ok(Vec::new());
+        }
+        let gate = |device: &Arc<Device>| {
+            device.bind()?;
+            Ok(Arc::new(CopyGate::new(device)?))
+        };
+        self.devices.iter().map(gate).collect()
+    }
+
     /// Returns the topology of all ranks.
     ///
     /// # Panics

@@ -338,6 +338,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             dense_update: if sharded { DenseUpdate::Sharded } else { DenseUpdate::Replicated },
             bind: if sharded { ThreadBinding::Off } else { ThreadBinding::Auto },
             feed: if sharded { BlockFeed::Needed } else { BlockFeed::Broadcast },
+            copies: if sharded { CopyTiming::Any } else { CopyTiming::BetweenExchanges },
         },
     );
     let counts = || proptest::option::of(count());

@@ -112,6 +112,7 @@ nodes = 3
 dense_update = "sharded"
 bind = "off"
 feed = "broadcast"
+copies = "between-exchanges"
 
 [[head]]
 label = "click"
@@ -143,6 +144,7 @@ decay_steps = 1000
     assert_eq!((placement, exchange, sample_samples), (Placement::RowWise, Exchange::Auto, Count::new(5000)));
     assert_eq!((job.topology(), job.device.dense_update), (Topology::new(6, 3), DenseUpdate::Sharded));
     assert_eq!((job.device.bind, job.device.feed), (ThreadBinding::Off, BlockFeed::Broadcast));
+    assert_eq!(job.device.copies, CopyTiming::BetweenExchanges);
     assert_eq!((first.learning_rate_factor.get(), second.learning_rate_factor.get()), (1.0, 0.1));
     let heads: Vec<_> = job.heads.iter().map(|head| (head.label.as_str(), head.weight.get())).collect();
     assert_eq!(heads, [("click", 2.5), ("buy", 3.0)]);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 
 use crossbeam_channel::Sender;
-use rankine_cuda::{Lane, Moment};
+use rankine_cuda::{CopyGate, Lane, Moment};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::{PackedBatch, PackedBlock, PackedItem, PackedStream};
 
@@ -91,6 +91,8 @@ pub(super) struct Copier {
     pub(super) ring: Arc<BlockRing>,
     /// Where it keeps blocks, if they stay.
     pub(super) kept: Option<Arc<KeptBlocks>>,
+    /// What copies from the host pass, if they wait for transfers between nodes.
+    pub(super) gate: Option<Arc<CopyGate>>,
     pub(super) lane: Lane,
     pub(super) messages: Receiver<CopierMessage>,
     pub(super) bytes: Arc<CopiedBytes>,
@@ -144,6 +146,7 @@ impl Copier {
         state: &mut CopierState<'_>,
         copy: BlockCopy<Arc<PackedBlock>>,
     ) -> Result<Result<(), EndOfFeed>> {
+        let gate = self.gate.as_deref();
         match copy {
             BlockCopy::FromHost { number, block, announcement } => {
                 if self.free_slot(state, number)?.is_err() {
@@ -153,7 +156,7 @@ impl Copier {
                 let moment = state.copies.upload(block, |bytes| {
                     // SAFETY: nothing uses the slot's former contents, see `free_slot`; the block is kept until the
                     // moment has passed, and the ring lives as long as this value, which waits for the lane.
-                    unsafe { self.ring.put(&self.lane, number, BlockBytes::OnHost(bytes), samples) }
+                    unsafe { self.ring.put(&self.lane, number, BlockBytes::OnHost(bytes, gate), samples) }
                 })?;
                 state.homes[self.ring.slot(number)] = Some(announcement.block());
                 announcement.placed(self.ring.at(number), moment);
@@ -162,7 +165,7 @@ impl Copier {
                 let to = self.kept.as_ref().expect("blocks stay").at(index);
                 let moment = state.copies.upload(block, |bytes| {
                     // SAFETY: as for the ring; the place has room for this block, and no other is ever there.
-                    unsafe { BlockBytes::OnHost(bytes).copy(&self.lane, to) }
+                    unsafe { BlockBytes::OnHost(bytes, gate).copy(&self.lane, to) }
                 })?;
                 announcement.placed(to, moment);
             }

@@ -29,7 +29,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, bounded};
 use rankine_backend::{BackendError, Batch, BatchSource, Batches, CopiedBytes as Copied};
 use rankine_base::Error as DataError;
-use rankine_cuda::{Device, Lane};
+use rankine_cuda::{CopyGate, Device, Lane};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::{BytesRead, Rung, SlabRing};
 use rankine_reader::stream::{BlockStream, PackedStream, Share, StreamOptions};
@@ -90,6 +90,8 @@ pub struct FeedRanks<'a> {
     pub binds_threads: bool,
     /// How blocks reach the GPUs.
     pub delivery: Delivery,
+    /// The gates that copies from the host pass, one per GPU; none if they pass no gates.
+    pub gates: &'a [Arc<CopyGate>],
 }
 
 /// Which samples of a batch the GPUs of this process get.
@@ -115,19 +117,20 @@ impl SharesOfGpus {
 
 impl<'a> FeedRanks<'a> {
     /// Returns the ranks of a model.
-    pub(in crate::cuda) fn of(setup: &'a ModelSetup) -> Self {
+    pub(in crate::cuda) fn of(setup: &'a ModelSetup, gates: &'a [Arc<CopyGate>]) -> Self {
         Self {
             devices: &setup.devices,
             topology: setup.topology(),
             first: setup.first_rank(),
             binds_threads: setup.execution.binds_threads,
             delivery: setup.execution.delivery,
+            gates,
         }
     }
 
     /// Returns the same for an evaluation, which has its own way to keep blocks.
-    pub(in crate::cuda) fn for_evaluation(setup: &'a ModelSetup) -> Self {
-        let ranks = Self::of(setup);
+    pub(in crate::cuda) fn for_evaluation(setup: &'a ModelSetup, gates: &'a [Arc<CopyGate>]) -> Self {
+        let ranks = Self::of(setup, gates);
         match ranks.delivery {
             Delivery::Kept => Self { delivery: Delivery::Needed, ..ranks },
             Delivery::Needed | Delivery::Broadcast => ranks,
@@ -161,8 +164,14 @@ impl Feed {
         stay: bool,
     ) -> Result<Self> {
         let topology = Topology::new(devices.len(), 1).expect("there is a GPU");
-        let ranks =
-            FeedRanks { devices, topology, first: Rank(0), binds_threads: true, delivery: Delivery::Needed };
+        let ranks = FeedRanks {
+            devices,
+            topology,
+            first: Rank(0),
+            binds_threads: true,
+            delivery: Delivery::Needed,
+            gates: &[],
+        };
         Self::open_shares(ranks, part, options, stay)
     }
 
@@ -236,6 +245,7 @@ impl Feed {
                 part: Arc::clone(&feed.source.part),
                 ring: Arc::clone(&feed.rings[index]),
                 kept: kept.get(index).cloned(),
+                gate: ranks.gates.get(index).cloned(),
                 lane: Lane::new(device)?,
                 messages,
                 bytes: Arc::clone(&feed.copied_bytes),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{IdColumn, Index, Ring};
-use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_cuda::{Buffer, CopyGate, Device, Lane, Pointer};
 use rankine_reader::dataset::DatasetPart;
 
 use super::columns::ragged_columns;
@@ -96,8 +96,8 @@ impl BlockRing {
 /// The bytes of a block.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum BlockBytes<'a> {
-    /// In page-locked memory.
-    OnHost(&'a [u8]),
+    /// In page-locked memory. Copies pass a gate, if there is one.
+    OnHost(&'a [u8], Option<&'a CopyGate>),
     /// In the memory of a GPU, from an address on.
     OnGpu(Pointer<u8>, usize),
 }
@@ -105,7 +105,7 @@ pub(super) enum BlockBytes<'a> {
 impl BlockBytes<'_> {
     fn len(self) -> usize {
         match self {
-            Self::OnHost(bytes) => bytes.len(),
+            Self::OnHost(bytes, _) => bytes.len(),
             Self::OnGpu(_, len) => len,
         }
     }
@@ -119,7 +119,7 @@ impl BlockBytes<'_> {
         // SAFETY: the caller vouches for both.
         unsafe {
             match self {
-                Self::OnHost(bytes) => lane.upload_bytes(bytes, to)?,
+                Self::OnHost(bytes, gate) => CopyGate::upload(gate, lane, bytes, to)?,
                 Self::OnGpu(from, len) => lane.copy(from, to, len)?,
             }
         }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{Rate, Step, Totals};
-use rankine_cuda::{Buffer, Device, Lane, Moment, PinnedBuffer, Pointer};
+use rankine_cuda::{Buffer, CopyGate, Device, Lane, Moment, PinnedBuffer, Pointer};
 use rankine_embedding::cuda::{Hotness, Ids, Result};
 use rankine_reader::{Bags, Samples, Schema};
 
@@ -27,6 +27,26 @@ pub struct InputLanes<'a> {
     pub copies: &'a Lane,
     /// Waits until the batch is in its slot.
     pub reader: &'a Lane,
+    /// What copies from the host pass, if they wait for transfers between nodes.
+    pub gate: Option<&'a CopyGate>,
+    /// What kernels on the batch wait for, besides its copy.
+    pub after: Option<&'a Moment>,
+}
+
+impl InputLanes<'_> {
+    /// Copies words from page-locked memory.
+    ///
+    /// # Safety
+    /// As for [`Lane::upload_bytes`].
+    unsafe fn upload(&self, words: &[u32], to: Pointer<u32>) -> Result<()> {
+        // SAFETY: the caller vouches for the memory.
+        Ok(unsafe { CopyGate::upload(self.gate, self.copies, bytemuck::cast_slice(words), to.cast()) }?)
+    }
+
+    /// Makes kernels that follow on the copies' lane wait.
+    fn wait(&self) -> Result<()> {
+        Ok(self.after.map_or(Ok(()), |after| self.copies.wait(after))?)
+    }
 }
 
 /// The parameters of a step.
@@ -117,9 +137,10 @@ impl InputSlot {
         // SAFETY: the pinned memory has these parts of the layout's words, and is not written before the reader has
         // been waited for.
         unsafe {
-            lane.upload_first(&self.header, header_words, self.words.pointer())?;
-            lane.upload(staged, self.words.pointer().element(layout.totals))?;
+            lanes.upload(&self.header.elements()[..header_words], self.words.pointer())?;
+            lanes.upload(staged.elements(), self.words.pointer().element(layout.totals))?;
         }
+        lanes.wait()?;
         self.complete(lanes)
     }
 
@@ -149,7 +170,9 @@ impl InputSlot {
         // SAFETY: the pinned memory has these words, and is not written before the reader has been waited for; until
         // then the batch is kept, and with it its blocks, for which the lane has just waited.
         unsafe {
-            lane.upload_first(&self.header, rows + 2 * batch.len(), self.words.pointer())?;
+            let words = &self.header.elements()[..rows + 2 * batch.len()];
+            lanes.upload(words, self.words.pointer())?;
+            lanes.wait()?;
             unpacker.enqueue(lane, batch.ring(), rows_at, self.input(), faults)?;
         }
         self.complete(lanes)
@@ -166,7 +189,7 @@ impl InputSlot {
 
     /// Enqueues computing the sums of weights from the batch.
     fn complete(&self, lanes: InputLanes<'_>) -> Result<()> {
-        let InputLanes { copies: lane, reader } = lanes;
+        let InputLanes { copies: lane, reader, .. } = lanes;
         let (layout, input) = (&self.layout, self.input());
         let totals = Totals {
             labels: input.labels,

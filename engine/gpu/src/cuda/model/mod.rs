@@ -17,7 +17,7 @@ use rankine_backend::{
 use rankine_checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
 use rankine_cuda::kernels::Step;
 use rankine_cuda::probe::uuid_text;
-use rankine_cuda::{Budget, Device, Part};
+use rankine_cuda::{Budget, CopyGate, Device, Part};
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::{Optimizer, RankTraffic};
 use rankine_job::DeviceKind;
@@ -51,6 +51,8 @@ pub struct CudaModel {
     /// Steps that were started.
     steps: u64,
     ranks: GpuRanks,
+    /// One per GPU of this process; none if copies from the host never wait for transfers between nodes.
+    gates: Vec<Arc<CopyGate>>,
     /// The part that was scored last, if its blocks fit on the GPUs: only its first evaluation reads.
     resident: ResidentPart,
     measuring: Measuring,
@@ -69,12 +71,14 @@ impl CudaModel {
     pub fn initialized(setup: ModelSetup) -> Result<Self> {
         let optimizers = setup.model.all_tables().into_iter().map(|(_, optimizer)| optimizer).collect();
         let setup = Arc::new(setup);
-        let ranks = GpuRanks::new(&setup)?;
+        let gates = setup.copy_gates()?;
+        let ranks = GpuRanks::new(&setup, &gates)?;
         Ok(Self {
             setup,
             optimizers,
             steps: 0,
             ranks,
+            gates,
             resident: ResidentPart::default(),
             measuring: Measuring::default(),
         })
@@ -92,7 +96,7 @@ impl CudaModel {
 
     /// Returns the ranks of this process, to open their feed.
     pub fn feed_ranks(&self) -> FeedRanks<'_> {
-        FeedRanks::of(&self.setup)
+        FeedRanks::of(&self.setup, &self.gates)
     }
 
     /// Starts a training step on samples that the CPU has unpacked; `rate_factor` is the schedule's factor of every

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use rankine_cuda::kernels::{Rate, Step};
-use rankine_cuda::{Cluster, Device};
+use rankine_cuda::{Cluster, CopyGate, Device};
 use rankine_job::Precision;
 use rankine_model::guard::StepOutcome;
 use rankine_topology::{Rank, Topology};
@@ -57,23 +57,25 @@ enum Threads {
 
 impl GpuRanks {
     /// Creates the ranks. With several processes this is a collective call.
-    pub(super) fn new(setup: &Arc<ModelSetup>) -> Result<Self> {
+    pub(super) fn new(setup: &Arc<ModelSetup>, gates: &[Arc<CopyGate>]) -> Result<Self> {
         let ModelSetup { devices, nodes, processes, execution, .. } = &**setup;
         let topology = setup.topology();
         let threads = match &devices[..] {
             [device] => {
                 device.bind()?;
-                let clusters = match processes {
+                let mut clusters = match processes {
                     Some(processes) => connect_processes(devices, *nodes, processes, execution.deadline)?,
                     None => Vec::new(),
                 };
+                set_gates(&mut clusters, gates);
                 Threads::Caller(create_rank(setup, device, clusters.into_iter().next())?)
             }
             _ => {
-                let clusters = match processes {
+                let mut clusters = match processes {
                     None => Cluster::in_process(devices, *nodes, execution.deadline)?,
                     Some(processes) => connect_processes(devices, *nodes, processes, execution.deadline)?,
                 };
+                set_gates(&mut clusters, gates);
                 let setup = Arc::clone(setup);
                 let create = move |cluster: Cluster| {
                     let device = Arc::clone(cluster.device());
@@ -245,6 +247,13 @@ impl GpuRanks {
             weights.par_iter_mut().zip(part).for_each(|(weight, filled)| *weight = *filled);
         }
         Ok(())
+    }
+}
+
+/// Lets the rails of ranks pass the gates of their GPUs, if there are gates.
+fn set_gates(clusters: &mut [Cluster], gates: &[Arc<CopyGate>]) {
+    for (cluster, gate) in clusters.iter_mut().zip(gates) {
+        cluster.set_gate(Arc::clone(gate));
     }
 }
 

@@ -123,9 +123,9 @@ impl Scorer for CudaModel {
         // The memory of another part is free before it is decided whether this one fits.
         let mut resident = std::mem::take(&mut self.resident);
         resident.keep_only(&part, options.batch_size);
-        let (setup, fits) = (Arc::clone(&self.setup), Cell::new(false));
+        let (setup, gates, fits) = (Arc::clone(&self.setup), self.gates.clone(), Cell::new(false));
         let open = || {
-            let ranks = FeedRanks::for_evaluation(&setup);
+            let ranks = FeedRanks::for_evaluation(&setup, &gates);
             fits.set(Feed::fits(ranks.devices, &part, &options)?);
             feed::open_batches(ranks, part, &options, fits.get())
         };
