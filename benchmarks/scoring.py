@@ -1,7 +1,7 @@
 """Compares the time of a scoring call: Rankine's Python package, PyTorch and ONNX Runtime, with the same weights.
 
 Run it from the root of the repository after `cargo build --release` and `pip install ./bindings/python`, with a Python
-that has NumPy and as many of torch, onnx and onnxruntime as are to be compared:
+that has NumPy, and torch and onnxruntime if they are to be compared:
 
     python benchmarks/scoring.py --threads 1
 
@@ -9,8 +9,8 @@ RANKINE_BIN may name the command. It generates a dataset and trains JOB, whose m
 for a few steps, so that no weight is zero. By default, JOB is configs/pytorch-comparison.toml with at most 20,000 rows
 per table: 13 dense columns, 26 tables with 262,000 rows of dim 16 (17 MB), and MLPs of 512-256-16 and 512-256-1 (2 MB).
 
-The script loads the saved weights into a PyTorch module and into an ONNX graph. Both look all columns up in one table,
-which is their fastest variant. It checks that all scores are within 1e-5 of Rankine's. Then the contenders take turns,
+The script loads the saved weights into a PyTorch module, which looks all columns up in one table: its fastest variant.
+ONNX Runtime loads what `rankine export --format onnx` writes. It checks that all scores are within 1e-5 of Rankine's. Then the contenders take turns,
 in another order each round. Each has its inputs as it likes them before the clock starts: NumPy arrays, or tensors for
 PyTorch. They are rows of the dataset's evaluation part, other ones for each call of a round, so ids follow the power
 law of `rankine generate`. Calls at the start of a turn are not measured: they bring the weights back into the caches.
@@ -61,7 +61,7 @@ def trained(arguments, folder):
 
 
 class Weights:
-    """The weights of a saved dlrm, as PyTorch and ONNX Runtime take them."""
+    """The weights of a saved dlrm, as PyTorch takes them."""
 
     def __init__(self, model):
         spec = json.loads((model / "model.json").read_text())["content"]["spec"]
@@ -160,79 +160,39 @@ class PyTorch:
         return self.model(*request).numpy()
 
 
-def onnx_model(weights):
-    """Returns the model as the bytes of an ONNX file."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    nodes, constants = [], []
-
-    def constant(name, value):
-        constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
-        return name
-
-    def node(kind, inputs, **attributes):
-        output = f"{kind}.{len(nodes)}"
-        nodes.append(helper.make_node(kind, inputs, [output], **attributes))
-        return output
-
-    def mlp(name, layers, x):
-        for number, (weight, bias) in enumerate(layers):
-            names = [constant(f"{name}.{number}.weight", weight), constant(f"{name}.{number}.bias", bias)]
-            x = node("Gemm", [x, *names], transB=1)
-            if name == "bottom" or number + 1 < len(layers):
-                x = node("Relu", [x])
-        return x
-
-    bottom = mlp("bottom", weights.bottom, "dense")
-    rows = node("Add", ["ids", constant("firsts", weights.firsts)])
-    embeddings = node("Gather", [constant("table", weights.table), rows])
-    first = node("Unsqueeze", [bottom, constant("one", np.array([1], np.int64))])
-    vectors = node("Concat", [first, embeddings], axis=1)
-    products = node("MatMul", [vectors, node("Transpose", [vectors], perm=[0, 2, 1])])
-    flat = node("Reshape", [products, constant("squares", np.array([-1, weights.vectors**2], np.int64))])
-    products = node("Gather", [flat, constant("pairs", weights.pairs)], axis=1)
-    logits = mlp("top", weights.top, node("Concat", [bottom, products], axis=1))
-    scores = node("Sigmoid", [node("Reshape", [logits, constant("flat", np.array([-1], np.int64))])])
-
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes, "dlrm",
-        [
-            value("dense", TensorProto.FLOAT, ["rows", weights.bottom[0][0].shape[1]]),
-            value("ids", TensorProto.INT64, ["rows", len(weights.firsts)]),
-        ],
-        [value(scores, TensorProto.FLOAT, ["rows"])],
-        constants,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return model.SerializeToString()
-
-
 class OnnxRuntime:
+    """Scores the model that `rankine export` writes."""
+
     name = "ONNX Runtime"
 
-    def __init__(self, weights, threads):
+    def __init__(self, rankine, run, threads):
         import onnxruntime
 
+        exported = run / "onnx"
+        if not exported.exists():
+            subprocess.run([rankine, "export", run, "--format", "onnx", "--out", exported], check=True,
+                           stdout=subprocess.DEVNULL)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        self.session = onnxruntime.InferenceSession(onnx_model(weights), options, ["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(exported / "model.onnx", options, ["CPUExecutionProvider"])
+        self.columns = [value.name for value in self.session.get_inputs() if value.name != "dense"]
         self.version = onnxruntime.__version__
 
     def prepared(self, dense, ids):
-        return {"dense": dense, "ids": ids}
+        columns = {name: np.ascontiguousarray(column)[:, None] for name, column in zip(self.columns, ids.T)}
+        return {"dense": dense, **columns}
 
     def score(self, request):
-        return self.session.run(None, request)[0]
+        return self.session.run(["probability"], request)[0][:, 0]
 
 
-def contenders(run, weights, threads):
+def contenders(rankine, run, weights, threads):
     """Returns the contenders whose packages are installed. Prints what is skipped."""
     found = [Rankine(run, threads)]
     for name, packages, make in [
         ("PyTorch, eager", ["torch"], lambda: PyTorch(weights, threads, compiled=False)),
         ("PyTorch, compiled", ["torch"], lambda: PyTorch(weights, threads, compiled=True)),
-        ("ONNX Runtime", ["onnx", "onnxruntime"], lambda: OnnxRuntime(weights, threads)),
+        ("ONNX Runtime", ["onnxruntime"], lambda: OnnxRuntime(rankine, run, threads)),
     ]:
         missing = next((package for package in packages if importlib.util.find_spec(package) is None), None)
         if missing:
@@ -342,7 +302,7 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         run, data = trained(arguments, arguments.dir or pathlib.Path(temporary))
         weights, pool = Weights(run / "model"), pool_of(data)
-        found, difference = checked(contenders(run, weights, arguments.threads), pool, batches)
+        found, difference = checked(contenders(arguments.rankine, run, weights, arguments.threads), pool, batches)
         versions = {contender.name: contender.version for contender in found}
         print(", ".join(f"{name} {version}" for name, version in versions.items()))
         print(f"{processor()}, {len(os.sched_getaffinity(0))} processors, {arguments.threads} threads")
