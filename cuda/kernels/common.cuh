@@ -25,6 +25,31 @@ constexpr u32 LINE_KEYS = 32 * LINE_WORDS;
 // The span of an owner is a multiple of this.
 constexpr u32 GROUP_KEYS = 65536;
 
+// Where the ranks of a node have some data, each in its own memory; or where this rank has the data of each node, which
+// it exchanges with the others: evenly spaced, so that any number of nodes needs no more parameters.
+struct Addresses {
+    // Per rank. Over nodes, two: of the other nodes' data, and of this node's own.
+    void* at[RANKS_MAX];
+    // Bytes from one node's data to the next one's, in both; 0 for ranks.
+    u64 spacing;
+    // This node.
+    u64 node;
+};
+
+// The address of a node's data.
+template <class T>
+__device__ inline T* address_of_node(const Addresses& addresses, u32 node) {
+    void* const first = node == addresses.node ? addresses.at[1] : addresses.at[0];
+    return reinterpret_cast<T*>(static_cast<u8*>(first) + node * addresses.spacing);
+}
+
+// The address of a rank's or node's data.
+template <class T>
+__device__ inline T* address_of(const Addresses& addresses, u32 number) {
+    if (addresses.spacing == 0) return static_cast<T*>(addresses.at[number]);
+    return address_of_node<T>(addresses, number);
+}
+
 // A set of keys. `groups` has the number of members of each group of keys, `lines` the number of members before each
 // line; both are written when the set is numbered.
 struct KeySet {

@@ -23,7 +23,7 @@ struct RailLists {
     const u32* named;
     const u32* starts;
     // Per node: the list to send there. This node's own is among the received lists.
-    u32* lists[RANKS_MAX];
+    Addresses lists;
     u32 node;
     u32 nodes;
     // 1 if there are rows that every rank stores, else 0.
@@ -35,7 +35,7 @@ struct RailLists {
 extern "C" __global__ void __launch_bounds__(RAIL_THREADS) rail_lists(const __grid_constant__ RailLists p) {
     const u32 node = blockIdx.y, first = p.starts[node], wanted = p.starts[node + 1] - first;
     const u32 end = p.starts[p.nodes], of_all = p.starts[p.nodes + p.of_all] - end, count = wanted + of_all;
-    u32* list = p.lists[node];
+    u32* list = address_of_node<u32>(p.lists, node);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         u32 most = 0;
         for (u32 other = 0; other < p.nodes; other++) {
@@ -94,7 +94,7 @@ struct RailRows {
     const u32* firsts;
     const Shard* shards;
     // Per node: the received rows, or the sums to send.
-    void* rows[RANKS_MAX];
+    Addresses rows;
     // Per rank of the node: where rows are written.
     void* landings[RANKS_MAX];
     // [entry][width]: the sums of the node's ranks. Null unless these are added up.
@@ -125,7 +125,14 @@ struct OwnRow {
 
 __device__ inline OwnRow own_row(const RailRows& p, u32 number) {
     OwnRow own;
-    while (own.node + 1 < p.nodes + p.of_all && number >= p.starts[own.node + 1]) own.node++;
+    for (u32 end = p.nodes + p.of_all; end - own.node > 1;) {
+        const u32 middle = (own.node + end) / 2;
+        if (p.starts[middle] <= number) {
+            own.node = middle;
+        } else {
+            end = middle;
+        }
+    }
     own.index = number - p.starts[own.node];
     own.dim = filled_dim(p.shards[shard_of(p.shards, p.shards_count, p.named[number])]);
     return own;
@@ -177,7 +184,7 @@ __device__ inline void spread_rows(const RailRows& p) {
             uint4 values[RAIL_ROWS];
 #pragma unroll
             for (u32 i = 0; i < RAIL_ROWS; i++) {
-                const u8* from = static_cast<const u8*>(p.rows[nodes[i]]) + indices[i] * row_bytes;
+                const u8* from = address_of_node<const u8>(p.rows, nodes[i]) + indices[i] * row_bytes;
                 if (column < dims[i]) values[i] = load_four(from, column, p.element);
             }
             // Each rank starts with a different peer.
@@ -224,9 +231,9 @@ __device__ inline void gather_sums(const RailRows& p) {
                 for (u32 to = of_all ? 0 : node; to < (of_all ? p.nodes : node + 1); to++) {
                     const u64 at = index + (of_all ? p.starts[to + 1] - p.starts[to] : 0);
                     if (p.element == FP32) {
-                        store4(static_cast<float*>(p.rows[to]) + at * p.width + column, sum);
+                        store4(address_of_node<float>(p.rows, to) + at * p.width + column, sum);
                     } else {
-                        store4(static_cast<bf16*>(p.rows[to]) + at * p.width + column, sum);
+                        store4(address_of_node<bf16>(p.rows, to) + at * p.width + column, sum);
                     }
                 }
             }

@@ -16,8 +16,8 @@ struct Send {
     const u32* entries;
     const u32* firsts;
     const u32* counts;
-    // Per rank: [slot][width].
-    void* landings[RANKS_MAX];
+    // Per rank, or per node: [slot][width].
+    Addresses landings;
     u32 shards_count;
     u32 capacity;
     u32 rank;
@@ -51,7 +51,7 @@ __device__ inline void send(const Send& p) {
     const u32 lane = threadIdx.x % LANES, teams = gridDim.x * SEND_THREADS / LANES;
     const u32 mask = LANES == WARP ? ALL_LANES : ((1u << LANES) - 1) << (threadIdx.x % WARP / LANES * LANES);
     const u32* entries = p.entries + u64(peer) * p.capacity + (own ? p.owned : 0);
-    T* landing = static_cast<T*>(p.landings[peer]) + u64(first) * p.width;
+    T* landing = address_of<T>(p.landings, peer) + u64(first) * p.width;
     for (u32 begin = (blockIdx.x * SEND_THREADS + threadIdx.x) / LANES * ROWS_AT_ONCE; begin < count;
          begin += teams * ROWS_AT_ONCE) {
         const float* own_row = nullptr;

@@ -1,6 +1,6 @@
-//! Trainings over the GPUs of two nodes, simulated by GPUs of this machine, against a single GPU. NCCL between nodes
-//! needs one GPU per rank: if ranks of a node share a GPU, one's kernels sometimes keep another's from running for as
-//! long as they wait for it.
+//! Trainings over the GPUs of several nodes, simulated by GPUs of this machine, against a single GPU. NCCL between
+//! nodes needs one GPU per rank: if ranks of a node share a GPU, one's kernels sometimes keep another's from running
+//! for as long as they wait for it.
 
 use std::fs;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use libtest_mimic::Failed;
 use rankine::job::Precision;
 use rankine_cuda::Device;
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec,
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec, UpdateRule,
 };
 use rankine_engine::training::{TrainBenchOptions, bench_train};
 use rankine_launch::ProcessGroup;
@@ -21,90 +21,108 @@ use super::ranks::{evaluates_as_the_cpu_does, is_as_one, of_all_ranks, update_sl
 use super::training::{Training, stays_near};
 use super::{Bench, Body, Outcome, Words, close};
 
+/// Nodes, and GPUs of each.
+type Nodes = (usize, usize);
+
 /// Each with the number of GPUs that it needs.
 pub(crate) const BODIES: &[(Body, usize)] = &[
     (
         ("two_nodes_of_one_train_with_dot_products_as_one", 1, |bench, words| {
-            train_as_one(bench, words, 1, Interaction::Dot)
+            train_as_one(bench, words, (2, 1), Interaction::Dot)
         }),
         2,
     ),
     (
         ("two_nodes_of_one_train_with_cross_layers_as_one", 1, |bench, words| {
-            train_as_one(bench, words, 1, Interaction::Cross { layers: 2, rank: Some(12) })
+            train_as_one(bench, words, (2, 1), Interaction::Cross { layers: 2, rank: Some(12) })
         }),
         2,
     ),
-    (("two_nodes_of_one_update_slices_as_all", 1, |_, words| update_slices(words, 1)), 2),
+    (("two_nodes_of_one_update_slices_as_all", 1, |_, words| update_slices(words, (2, 1))), 2),
     (("copies_wait_for_transfers_between_nodes", 1, |_, _| copies_wait_for_transfers()), 2),
-    (("two_nodes_of_one_evaluate_as_the_cpu_does", 1, |_, words| evaluate(words, 1)), 2),
+    (("two_nodes_of_one_evaluate_as_the_cpu_does", 1, |_, words| evaluate(words, (2, 1))), 2),
     (
         ("two_nodes_of_two_train_with_dot_products_as_one", 1, |bench, words| {
-            train_as_one(bench, words, 2, Interaction::Dot)
+            train_as_one(bench, words, (2, 2), Interaction::Dot)
         }),
         4,
     ),
-    (("two_nodes_of_two_train_with_bf16_as_one", 1, |bench, words| learn_as_one(bench, words, 2)), 4),
-    (("two_nodes_of_two_update_slices_as_all", 2, |_, words| update_slices(words, 2)), 4),
-    (("two_nodes_of_two_evaluate_as_the_cpu_does", 1, |_, words| evaluate(words, 2)), 4),
+    (("two_nodes_of_two_train_with_bf16_as_one", 1, |bench, words| learn_as_one(bench, words, (2, 2))), 4),
+    (("two_nodes_of_two_update_slices_as_all", 2, |_, words| update_slices(words, (2, 2))), 4),
+    (("two_nodes_of_two_evaluate_as_the_cpu_does", 1, |_, words| evaluate(words, (2, 2))), 4),
+    (
+        ("four_nodes_of_one_train_with_dot_products_as_one", 1, |bench, words| {
+            train_as_one(bench, words, (4, 1), Interaction::Dot)
+        }),
+        4,
+    ),
+    (("four_nodes_of_one_evaluate_as_the_cpu_does", 1, |_, words| evaluate(words, (4, 1))), 4),
+    (
+        ("four_nodes_of_two_train_with_dot_products_as_one", 1, |bench, words| {
+            train_as_one(bench, words, (4, 2), Interaction::Dot)
+        }),
+        8,
+    ),
+    (("four_nodes_of_two_train_with_bf16_as_one", 1, |bench, words| learn_as_one(bench, words, (4, 2))), 8),
+    (("eight_nodes_of_one_update_slices_as_all", 1, |_, words| update_slices(words, (8, 1))), 8),
 ];
 
-const NODES: usize = 2;
-
-fn devices(ranks_per_node: usize) -> Result<Vec<Arc<Device>>, Failed> {
-    Ok((0..NODES * ranks_per_node).map(Device::open).collect::<Result<_, _>>()?)
+fn devices((nodes, ranks_per_node): Nodes) -> Result<Vec<Arc<Device>>, Failed> {
+    Ok((0..nodes * ranks_per_node).map(Device::open).collect::<Result<_, _>>()?)
 }
 
 /// A plan whose messages initially have room for `vectors` rows of a table.
 fn plan(
     words: &mut Words,
     training: &Training,
-    ranks_per_node: usize,
+    (nodes, ranks_per_node): Nodes,
     vectors: &[usize],
 ) -> Result<EmbeddingPlan, Failed> {
-    let ranks = NODES * ranks_per_node;
+    let ranks = nodes * ranks_per_node;
     let all: Vec<_> = Rank::first(ranks).collect();
-    let of_table = |(table, _): (TableSpec, Optimizer)| {
+    let of_table = |(table, optimizer): (TableSpec, Optimizer)| {
         let plan = match words.below(6) {
-            0 | 1 => TablePlan::row_wise(&table, Exchange::Rows),
-            2 => TablePlan::table_wise(&table, Exchange::Rows, Rank(words.below(ranks as u64) as usize)),
+            0 | 1 => TablePlan::row_wise(&table, words.one_of(&Exchange::ALL)),
+            2 => {
+                let exchange = words.one_of(&Exchange::ALL);
+                TablePlan::table_wise(&table, exchange, Rank(words.below(ranks as u64) as usize))
+            }
             3 => TablePlan::replicated(&table),
             4 => {
                 let some = words.below(1 + table.rows.min(20));
                 let frequent = (0..some).map(|_| words.below(table.rows)).collect();
                 TablePlan::hybrid(&table, Exchange::Rows, FrequentRows::listed(frequent))
             }
-            _ => TablePlan::column_wise(&table, Exchange::Rows, &all),
+            _ => {
+                let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
+                let exchange = if rowwise { Exchange::Rows } else { words.one_of(&Exchange::ALL) };
+                TablePlan::column_wise(&table, exchange, &all)
+            }
         };
         TablePlan { round: RoundCapacity { vectors: words.one_of(vectors), ids: 1 }, ..plan }
     };
     let tables = training.model.all_tables().into_iter().map(of_table).collect();
-    Ok(EmbeddingPlan { topology: Topology::new(ranks, NODES)?, tables })
+    Ok(EmbeddingPlan { topology: Topology::new(ranks, nodes)?, tables })
 }
 
-fn train_as_one(
-    bench: &Bench,
-    words: &mut Words,
-    ranks_per_node: usize,
-    interaction: Interaction,
-) -> Outcome {
+fn train_as_one(bench: &Bench, words: &mut Words, nodes: Nodes, interaction: Interaction) -> Outcome {
     // Batches need several size classes of messages, or one.
     for vectors in [&[1, 2, 5][..], &[1 << 14]] {
         stays_near(words, |words| {
             let training = Training::over_empty_shares(words, interaction);
-            let plan = plan(words, &training, ranks_per_node, vectors)?;
-            is_as_one(bench, &training, &devices(ranks_per_node)?, Some(&plan))
+            let plan = plan(words, &training, nodes, vectors)?;
+            is_as_one(bench, &training, &devices(nodes)?, Some(&plan))
         })
         .map_err(|failed| format!("{vectors:?}: {}", failed.message().unwrap_or_default()))?;
     }
     Ok(())
 }
 
-fn learn_as_one(bench: &Bench, words: &mut Words, ranks_per_node: usize) -> Outcome {
+fn learn_as_one(bench: &Bench, words: &mut Words, nodes: Nodes) -> Outcome {
     let training = Training::random(words, Interaction::Dot, 200);
     let expected = training.losses_on_gpu(&mut training.on_gpu(bench, Precision::Bf16)?)?;
-    let plan = plan(words, &training, ranks_per_node, &[2, 1 << 14])?;
-    let devices = devices(ranks_per_node)?;
+    let plan = plan(words, &training, nodes, &[2, 1 << 14])?;
+    let devices = devices(nodes)?;
     let found = of_all_ranks(&training, &devices, Precision::Bf16, Some(&plan))?;
     let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;
     let (of_nodes, of_one) = (mean(&found.losses), mean(&expected));
@@ -113,17 +131,15 @@ fn learn_as_one(bench: &Bench, words: &mut Words, ranks_per_node: usize) -> Outc
     if same { Ok(()) } else { Err("two trainings differ".into()) }
 }
 
-fn update_slices(words: &mut Words, ranks_per_node: usize) -> Outcome {
-    let planned =
-        |words: &mut Words, training: &Training| plan(words, training, ranks_per_node, &[2, 1 << 14]);
-    update_slices_as_all(words, &devices(ranks_per_node)?, &planned)
+fn update_slices(words: &mut Words, nodes: Nodes) -> Outcome {
+    let planned = |words: &mut Words, training: &Training| plan(words, training, nodes, &[2, 1 << 14]);
+    update_slices_as_all(words, &devices(nodes)?, &planned)
 }
 
-fn evaluate(words: &mut Words, ranks_per_node: usize) -> Outcome {
+fn evaluate(words: &mut Words, nodes: Nodes) -> Outcome {
     let seeds = std::cell::RefCell::new(Words { seed: words.below(u64::MAX), next: 0 });
-    let planned =
-        |training: &Training| plan(&mut seeds.borrow_mut(), training, ranks_per_node, &[2, 1 << 14]);
-    evaluates_as_the_cpu_does(words, &devices(ranks_per_node)?, Some(&planned))
+    let planned = |training: &Training| plan(&mut seeds.borrow_mut(), training, nodes, &[2, 1 << 14]);
+    evaluates_as_the_cpu_does(words, &devices(nodes)?, Some(&planned))
 }
 
 /// A trace shows no copy from the host beside NCCL's kernels, except in a transfer that waited for a rank.

@@ -5,7 +5,7 @@ use half::bf16;
 use super::memory::scattered;
 use super::{Links, MeasuringRank, Sum};
 use crate::communication::{AllReduce, PeerBarrier, SharedBuffer};
-use crate::kernels::{self, Rule, Send, Shard};
+use crate::kernels::{self, Addresses, Rule, Send, Shard};
 use crate::runtime::{Buffer, Pointer, Result};
 
 /// Rows per GPU, elements per row, and rows that a GPU sends to another one.
@@ -86,13 +86,13 @@ impl Rows {
         // Each rank has room for the rows of every other one.
         let (firsts, counts) =
             (Buffer::of(device, &vec![(own * SENT) as u32; ranks])?, Buffer::of(device, &counts)?);
-        let send = Send::<bf16> {
+        let send = Send {
             storage: self.storage.pointer(),
             shards: self.shards.pointer(),
             entries: self.entries.pointer(),
             firsts: firsts.pointer(),
             counts: counts.pointer(),
-            landings: self.landing.of_ranks(),
+            landings: Addresses::of_ranks(self.landing.of_ranks().map(Pointer::cast)),
             shards_count: 1,
             capacity: SENT as u32,
             rank: own as u32,
@@ -104,7 +104,7 @@ impl Rows {
         let takes_part = everyone || own == 0;
         // SAFETY: the entries are rows of this rank, and each rank has room for this many rows of every other one;
         // all of it lives until each rank has been waited for.
-        let seconds = rank.seconds(4, takes_part, |lane| unsafe { send.enqueue(lane, blocks) })?;
+        let seconds = rank.seconds(4, takes_part, |lane| unsafe { send.enqueue::<bf16>(lane, blocks) })?;
         Ok((receivers * SENT * DIM * size_of::<bf16>()) as f64 / seconds)
     }
 }

@@ -2,12 +2,47 @@
 
 #[cfg(doc)]
 use super::Dtype;
+use super::RANKS_MAX;
 use crate::runtime::Pointer;
 
 /// Keys per group. The span of an owner is a multiple of it.
 pub const GROUP_KEYS: usize = 65536;
 /// Keys per line; [`KeySet::lines`] has one number per line.
 pub const LINE_KEYS: usize = 256;
+
+/// Where the ranks of a node have some data, each in its own memory; or where a rank has the data of each node, which
+/// it exchanges with other nodes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Addresses {
+    at: [Pointer<u32>; RANKS_MAX],
+    spacing: u64,
+    node: u64,
+}
+
+impl Addresses {
+    /// No data.
+    pub const NONE: Self = Self::of_ranks([Pointer::NULL; RANKS_MAX]);
+
+    /// The addresses of the ranks of a node; the rest is null.
+    pub const fn of_ranks(at: [Pointer<u32>; RANKS_MAX]) -> Self {
+        Self { at, spacing: 0, node: 0 }
+    }
+
+    /// The data of node `n` starts `n * spacing` bytes after `others`, and the data of this node, `node`, as far after
+    /// `own`.
+    ///
+    /// # Panics
+    /// If the spacing is 0, or not a multiple of four.
+    pub fn of_nodes(others: Pointer<u32>, own: Pointer<u32>, spacing: usize, node: usize) -> Self {
+        assert!(spacing > 0 && spacing.is_multiple_of(4), "nodes have data of whole words");
+        let mut at = [Pointer::NULL; RANKS_MAX];
+        at[..2].copy_from_slice(&[others, own]);
+        Self { at, spacing: spacing as u64, node: node as u64 }
+    }
+}
+
+const _: () = assert!(size_of::<Addresses>() == 80);
 
 /// A set of keys.
 #[repr(C)]

@@ -66,7 +66,7 @@ pub use auc::{
 pub(crate) use barrier::{Barrier, Flags, GAVE_UP, Wait};
 pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
-pub use common::{Feature, GROUP_KEYS, KeySet, LINE_KEYS};
+pub use common::{Addresses, Feature, GROUP_KEYS, KeySet, LINE_KEYS};
 pub use cross::{CROSS_LAYERS, Cross, CrossFirst, CrossGradient};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;

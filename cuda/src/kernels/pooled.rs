@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::names::Family;
-use super::{Element, Id, Kernel, LinkCounts, RANKS_MAX};
+use super::{Addresses, Element, Id, Kernel, LinkCounts};
 use crate::runtime::{Lane, Pointer, Result};
 
 /// A feature of a rank's batch, for a table (or some of its columns) whose owners pool.
@@ -20,7 +20,7 @@ pub struct PooledFeature {
     pub mean: u32,
     /// Rows of its table.
     pub rows: u32,
-    /// The rank that owns all rows, or [`super::Feature::TURNS`].
+    /// The rank that owns all rows, by its number among the owners, or its node; or [`super::Feature::TURNS`].
     pub owner: u32,
     /// Elements, a multiple of 4.
     pub dim: u32,
@@ -32,55 +32,68 @@ pub struct PooledFeature {
     pub part_ids: u32,
 }
 
-/// A rank's side of pooling by owners: splits bags into parts, one per owner, and adds up what owners have pooled.
+/// A rank's side of pooling by owners: splits bags into parts, one per owner, and adds up what owners have pooled. Over
+/// several nodes, a rank first splits its bags among nodes, and then the parts that it receives among its node's ranks.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Pooling {
     /// All such features.
     pub features: Pointer<PooledFeature>,
-    /// Indexed as the features say.
+    /// Per source, indexed as the features say.
     pub ids: Pointer<u32>,
-    /// Indexed as the features say.
+    /// Per source, indexed as the features say.
     pub offsets: Pointer<u32>,
     /// The number of samples; those after them have no ids, and vectors of zeros.
     pub samples_count: Pointer<u32>,
-    /// `[owner][feature][samples + 1]`: where each part starts.
+    /// `[owner][feature][sources * samples + 1]`: where each part starts.
     pub starts: Pointer<u32>,
-    /// Per owner, this rank's: `[feature][samples + 1]`.
-    pub their_starts: [Pointer<u32>; RANKS_MAX],
+    /// Per owner, this rank's: `[feature][sources * samples + 1]`.
+    pub their_starts: Addresses,
     /// Per owner, this rank's: indexed as the features say.
-    pub their_ids: [Pointer<u32>; RANKS_MAX],
-    /// `[owner][sample][width]`: vectors of parts.
+    pub their_ids: Addresses,
+    /// `[owner][source][sample][width]`: vectors of parts.
     pub parts: Pointer<u32>,
-    /// Per owner, this rank's: `[sample][their_stride]`.
-    pub their_gradients: [Pointer<u32>; RANKS_MAX],
-    /// `[sample][stride]`
-    pub vectors: Pointer<u32>,
-    /// `[sample][stride]`
+    /// Per owner, this rank's: `[source][sample][their_stride]`.
+    pub their_gradients: Addresses,
+    /// Per source: `[sample][stride]`.
+    pub vectors: Addresses,
+    /// `[source][sample][stride]`
     pub gradients: Pointer<u32>,
     /// Counts ids that are out of range for their table; they are replaced by the last row.
     pub faults: Pointer<u32>,
-    /// What this rank sends within its node; [`Pooling::send`] counts the parts of a step.
+    /// What this rank sends over the links to these owners; [`Pooling::send`] counts the parts of a step.
     pub counts: Pointer<LinkCounts>,
+    /// Words from one source's ids to the next one's.
+    pub ids_spacing: u64,
+    /// Words from one source's offsets to the next one's.
+    pub offsets_spacing: u64,
     /// Features.
     pub features_count: u32,
-    /// The most samples.
+    /// Where bags come from: 1 for this rank's own bags, or the number of ranks of its rail.
+    pub sources: u32,
+    /// The most samples of a source.
     pub samples: u32,
-    /// Number of ranks.
-    pub ranks: u32,
+    /// Number of owners: ranks of a node, or nodes.
+    pub owners: u32,
+    /// Of rows that take turns, how many follow each other at an owner.
+    pub owner_rows: u32,
+    /// Ids of such rows are divided by this before they are written.
+    pub turns: u32,
     /// Elements from one sample's parts to the next one's, a multiple of 4.
     pub width: u32,
     /// Elements from one sample's gradients to the next one's at an owner, a multiple of 4.
     pub their_stride: u32,
     /// Elements from one sample to the next, a multiple of 4.
     pub stride: u32,
-    /// This rank.
+    /// This rank's number among the owners.
     pub rank: u32,
+    /// 1 if ids and gradients are sent in messages of fixed size, as lengths and vectors always are; else 0.
+    pub contained: u32,
     /// 0.
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<PooledFeature>() == 40 && size_of::<Pooling>() == 304);
+const _: () = assert!(size_of::<PooledFeature>() == 40 && size_of::<Pooling>() == 456);
 
 impl Pooling {
     /// Enqueues splitting bags into parts and writing their ids to the owners of their rows.
@@ -91,16 +104,21 @@ impl Pooling {
     /// # Errors
     /// If the driver reports an error.
     pub unsafe fn cut(&self, lane: &Lane) -> Result<()> {
-        let threads = (self.samples.div_ceil(PooledCut::THREADS), self.features_count);
+        let threads = (self.samples.div_ceil(PooledCut::THREADS), self.columns());
         // SAFETY: the caller vouches for the addresses.
         unsafe {
             lane.launch(&PooledCount(*self), threads)?;
-            lane.launch(&PooledScan(*self), (self.features_count, self.ranks))?;
+            lane.launch(&PooledScan(*self), (self.features_count, self.owners))?;
             lane.launch(&PooledCut(*self), threads)
         }
     }
 
-    /// Enqueues adding up the vectors of parts, with `blocks` blocks per feature.
+    /// The columns of bags: one per source and feature.
+    fn columns(&self) -> u32 {
+        self.sources * self.features_count
+    }
+
+    /// Enqueues adding up the vectors of parts, with `blocks` blocks per source and feature.
     ///
     /// # Safety
     /// See [`Lane::launch`]; the elements of all matrices must be `T`.
@@ -109,11 +127,11 @@ impl Pooling {
     /// If the driver reports an error.
     pub unsafe fn add<T: Element>(&self, lane: &Lane, blocks: u32) -> Result<()> {
         // SAFETY: the caller vouches for the addresses.
-        unsafe { lane.launch(&PooledAdd::<T>(*self, Default::default()), (blocks, self.features_count)) }
+        unsafe { lane.launch(&PooledAdd::<T>(*self, Default::default()), (blocks, self.columns())) }
     }
 
-    /// Enqueues sending bags' gradients to each owner of a part, with `blocks` blocks per feature, and counting what
-    /// the ranks of the node send each other for the parts of this rank's bags.
+    /// Enqueues sending bags' gradients to each owner of a part, with `blocks` blocks per source and feature, and
+    /// counting what this rank and the owners send each other for the parts of these bags.
     ///
     /// # Safety
     /// As for [`Pooling::add`].
@@ -122,7 +140,7 @@ impl Pooling {
     /// If the driver reports an error.
     pub unsafe fn send<T: Element>(&self, lane: &Lane, blocks: u32) -> Result<()> {
         // SAFETY: the caller vouches for the addresses.
-        unsafe { lane.launch(&PooledSend::<T>(*self, Default::default()), (blocks, self.features_count)) }
+        unsafe { lane.launch(&PooledSend::<T>(*self, Default::default()), (blocks, self.columns())) }
     }
 }
 

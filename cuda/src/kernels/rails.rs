@@ -1,7 +1,7 @@
 //! `rails.cu`.
 
 use super::names::{Family, lanes};
-use super::{Id, Kernel, KeySet, RANKS_MAX, Shard};
+use super::{Addresses, Id, Kernel, KeySet, RANKS_MAX, Shard};
 use crate::runtime::{Lane, Pointer, Result};
 
 /// Words before the rows of a list that is sent to another node: how many rows are listed, the most that are listed
@@ -20,7 +20,7 @@ pub struct RailLists {
     /// total including these, which come last.
     pub starts: Pointer<u32>,
     /// Per node: [`RAIL_HEADER`] words, and room for all rows listed for that node.
-    pub lists: [Pointer<u32>; RANKS_MAX],
+    pub lists: Addresses,
     /// This node.
     pub node: u32,
     /// Number of nodes.
@@ -71,7 +71,7 @@ pub struct RailRows {
     /// This rank's shards, ordered by base; the bases are the same at all ranks.
     pub shards: Pointer<Shard>,
     /// Per node: `[row][width]`, the received rows, or the sums to send.
-    pub rows: [Pointer<u32>; RANKS_MAX],
+    pub rows: Addresses,
     /// Per rank of the node: `[slot][width]`, where rows are written.
     pub landings: [Pointer<u32>; RANKS_MAX],
     /// `[entry][width]`: the sums of the node's ranks.
@@ -95,7 +95,7 @@ pub struct RailRows {
 }
 
 const _: () =
-    assert!(size_of::<RailLists>() == 96 && size_of::<RailMark>() == 72 && size_of::<RailRows>() == 208);
+    assert!(size_of::<RailLists>() == 112 && size_of::<RailMark>() == 72 && size_of::<RailRows>() == 224);
 
 // SAFETY: `rails.cu` has the same struct.
 unsafe impl Kernel for RailLists {

@@ -1,13 +1,15 @@
 //! `rows.cu`.
 
+use std::marker::PhantomData;
+
 use super::names::{Family, lanes};
-use super::{Element, Id, Kernel, RANKS_MAX, Shard};
+use super::{Addresses, Element, Id, Kernel, Shard};
 use crate::runtime::{Lane, Pointer, Result};
 
-/// Writes an owner's rows, converted to `T`, to the ranks that look them up.
+/// Writes an owner's rows, converted to a type, to the ranks that look them up, or to this rank's messages for nodes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct Send<T> {
+pub struct Send {
     /// This owner's rows.
     pub storage: Pointer<f32>,
     /// Ordered by base.
@@ -18,8 +20,8 @@ pub struct Send<T> {
     pub firsts: Pointer<u32>,
     /// As [`super::Merge`] writes them.
     pub counts: Pointer<u32>,
-    /// Per rank: `[slot][width]`.
-    pub landings: [Pointer<T>; RANKS_MAX],
+    /// Per rank, or per node: `[slot][width]`.
+    pub landings: Addresses,
     /// Shards.
     pub shards_count: u32,
     /// Entries that a rank can have.
@@ -34,22 +36,22 @@ pub struct Send<T> {
     pub owned: u32,
 }
 
-impl<T: Element> Send<T> {
-    /// Enqueues it. Grid: x over entries, any number of blocks; y over ranks, plus one if there are rows that every
-    /// rank stores.
+impl Send {
+    /// Enqueues it for rows that are sent as `T`. Grid: x over entries, any number of blocks; y over ranks, plus one if
+    /// there are rows that every rank stores.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver reports an error.
-    pub unsafe fn enqueue(&self, lane: &Lane, blocks: (u32, u32)) -> Result<()> {
+    pub unsafe fn enqueue<T: Element>(&self, lane: &Lane, blocks: (u32, u32)) -> Result<()> {
         // SAFETY: the caller vouches for the addresses.
         unsafe {
             match self.width {
-                0..=16 => lane.launch(&TeamSend::<T, 4>(*self), blocks),
-                17..=64 => lane.launch(&TeamSend::<T, 16>(*self), blocks),
-                _ => lane.launch(&TeamSend::<T, 32>(*self), blocks),
+                0..=16 => lane.launch(&TeamSend::<T, 4>(*self, PhantomData), blocks),
+                17..=64 => lane.launch(&TeamSend::<T, 16>(*self, PhantomData), blocks),
+                _ => lane.launch(&TeamSend::<T, 32>(*self, PhantomData), blocks),
             }
         }
     }
@@ -58,7 +60,7 @@ impl<T: Element> Send<T> {
 /// [`Send`] by teams of `LANES` lanes.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-struct TeamSend<T, const LANES: u32>(Send<T>);
+struct TeamSend<T, const LANES: u32>(Send, PhantomData<T>);
 
 // SAFETY: `rows.cu` has the same struct.
 unsafe impl<T: Element, const LANES: u32> Kernel for TeamSend<T, LANES> {

@@ -29,7 +29,8 @@ use super::{Bench, CASES, Outcome, Random};
 const DEADLINE: Duration = Duration::from_secs(10);
 /// How long ranks of several nodes wait: NCCL takes seconds to examine the machine, and minutes under the sanitizer.
 const NODES_DEADLINE: Duration = Duration::from_secs(300);
-const NODES: usize = 2;
+/// Nodes, and GPUs of each.
+const NODES: [(usize, usize); 6] = [(2, 1), (2, 2), (3, 1), (3, 2), (4, 2), (8, 1)];
 const NODE_CASES: u64 = 2;
 /// The factor of gradients, like fp16's loss scale.
 const SCALE: f32 = 4.0;
@@ -37,8 +38,8 @@ const SCALE: f32 = 4.0;
 /// A test: the function that runs a case.
 type CaseBody = fn(&Case, &mut Random) -> Outcome;
 
-/// The tests: each on one GPU, with several GPUs on two and on all of them, and over two nodes with one or two GPUs
-/// each. Each runs at most `most` cases. The flag says whether there are too few GPUs for a test.
+/// The tests: each on one GPU, with several GPUs on two and on all of them, and over several nodes. Each runs at most
+/// `most` cases. The flag says whether there are too few GPUs for a test.
 pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bool)> {
     let bodies: [(&str, CaseBody); 13] = [
         ("first_weights_are_the_cpus", first_weights_are_the_cpus),
@@ -60,14 +61,14 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
     gpus.extend((devices > 2).then_some(devices));
     let mut trials = Vec::new();
     // Between nodes NCCL is used, which needs one GPU per rank.
-    for local_ranks in [1, 2] {
-        let gpus = NODES * local_ranks;
+    for (nodes, local_ranks) in NODES {
         for (name, body) in bodies {
-            let trial =
-                Trial::test(format!("exchange::{name}_on_{NODES}_nodes_of_{local_ranks}"), move || {
-                    on_cases((seed, NODE_CASES.min(most)), |words| Case::of_nodes(words, local_ranks), body)
-                });
-            trials.push((trial, devices < gpus));
+            let name = format!("exchange::{name}_on_{nodes}_nodes_of_{local_ranks}");
+            let trial = Trial::test(name, move || {
+                let case = |words: &mut Random| Case::of_nodes(words, (nodes, local_ranks));
+                on_cases((seed, NODE_CASES.min(most)), case, body)
+            });
+            trials.push((trial, devices < nodes * local_ranks));
         }
     }
     for gpus in gpus {
@@ -165,18 +166,21 @@ impl Case {
         Ok(self)
     }
 
-    /// Ranks on two nodes with this many GPUs each; the smallest messages are usually too small for all rows.
-    fn of_nodes(words: &mut Random, local_ranks: usize) -> Result<Self, Failed> {
-        let (mut of_rank, ranks) = (random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?, NODES * local_ranks);
-        let topology = Topology::new(ranks, NODES)?;
+    /// Ranks on several nodes with this many GPUs each; the smallest messages are usually too small for all rows.
+    fn of_nodes(words: &mut Random, (nodes, local_ranks): (usize, usize)) -> Result<Self, Failed> {
+        let (mut of_rank, ranks) = (random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?, nodes * local_ranks);
+        let topology = Topology::new(ranks, nodes)?;
         let owners: Vec<_> = Rank::first(ranks).collect();
         let plan = |(table, optimizer): (&TableSpec, &mut Optimizer)| {
             let plan = match words.below(6) {
-                0 | 1 => TablePlan::row_wise(table, Exchange::Rows),
-                2 => TablePlan::table_wise(table, Exchange::Rows, Rank(words.below(ranks as u64) as usize)),
+                0 | 1 => TablePlan::row_wise(table, words.one_of(&Exchange::ALL)),
+                2 => {
+                    let owner = Rank(words.below(ranks as u64) as usize);
+                    TablePlan::table_wise(table, words.one_of(&Exchange::ALL), owner)
+                }
                 3 => TablePlan::replicated(table),
                 4 => TablePlan::hybrid(table, Exchange::Rows, frequent(words, table)),
-                _ => by_columns(table, optimizer, (Exchange::Rows, &owners)),
+                _ => by_columns(table, optimizer, (words.one_of(&Exchange::ALL), &owners)),
             };
             let vectors = words.one_of(&[1, 3, 20, 1 << 14]);
             TablePlan { round: RoundCapacity { vectors, ids: 1 }, ..plan }
@@ -186,7 +190,7 @@ impl Case {
         let one = &of_rank.layout;
         let layout =
             Layout::new(ranks, one.samples(), of_rank.stride, one.tables(), one.columns(), one.features())?;
-        let layout = layout.with_optimizers(&of_rank.optimizers).with_nodes(NODES)?;
+        let layout = layout.with_optimizers(&of_rank.optimizers).with_nodes(nodes)?;
         let plan = EmbeddingPlan { topology, tables };
         let layout = layout.with_plan(&plan)?;
         let devices = (0..ranks).map(Device::open).collect::<Result<_, _>>()?;
@@ -620,10 +624,11 @@ fn slack_of_pooled<T: Element>(case: &Case, tables: &[Table], columns: &[Column]
             let of_sample = &mut slack[sample * case.of_rank.stride + feature.vector_offset..];
             for (column, slack) in of_sample[..table.spec().dim].iter_mut().enumerate() {
                 let size: f64 = bag.iter().map(|&id| f64::from(table.weights(id)[column]).abs()).sum();
-                // Exchanged rows are rounded individually, pooled rows are not; each part, and the sum of the parts,
-                // is rounded once.
+                // Exchanged rows are rounded individually, pooled rows are not; each part is
+                // rounded once, and so are the sums of a node's parts and, over several nodes, of the nodes' sums.
+                let travels = if case.layout.nodes() > 1 { 4.0 } else { 3.0 };
                 let roundings = (bag.len() + 2 * case.ranks() + 3) as f64;
-                *slack = size * (3.0 * rounding + roundings * super::F32_ROUNDING) * 1.1
+                *slack = size * (travels * rounding + roundings * super::F32_ROUNDING) * 1.1
                     + f64::from(u8::from(T::KIND == ElementKind::F16)) * 1e-6;
             }
         }
@@ -650,7 +655,7 @@ fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>
             for (columns, gradients) in ranks {
                 of_node.extend(sums_of_rank(case, (columns, gradients), table, number, pooled));
             }
-            if case.layout.nodes() > 1 {
+            if case.layout.nodes() > 1 && !pooled {
                 // The sum over a node's ranks leaves the node once.
                 let mut rows = BTreeMap::<u64, Vec<f32>>::new();
                 for (row, own) in of_node {

@@ -15,6 +15,7 @@ use rankine_embedding::random::philox4x32;
 mod exchange;
 mod listed;
 mod local;
+mod nodes;
 mod traffic;
 mod update;
 
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
             })
         })
     };
-    let bodies = [local::BODIES, update::BODIES, listed::BODIES].concat().into_iter();
+    let bodies = [local::BODIES, update::BODIES, listed::BODIES, nodes::BODIES].concat().into_iter();
     let on_one = bodies.map(|body| (on_one(body), devices == 0));
     let trials = exchange::trials((seed, most), devices).into_iter().chain(on_one);
     let mut arguments = Arguments::from_args();

@@ -36,7 +36,7 @@ impl Placed<'_> {
         for (table, plan) in self.plan.tables.iter().enumerate() {
             let is_whole = plan.frequent.len() == self.layout.tables()[table].rows;
             if plan.exchange == Exchange::Pooled && !is_whole {
-                all.exchange.within_nodes += self.of_bags(columns, (table, plan));
+                self.add_bags(&mut all, columns, (table, plan));
                 continue;
             }
             let named = self.named(columns, table);
@@ -120,30 +120,44 @@ impl Placed<'_> {
         }
     }
 
-    /// Ids go to their owners, a vector comes back for each part of a bag, and the bag's gradient follows. Lengths
-    /// and vectors are sent for each sample that there is room for.
-    fn of_bags(&self, columns: &[Vec<Column>], (table, plan): (usize, &TablePlan)) -> LinkTraffic {
-        let topology = self.plan.topology;
-        let (mut all, samples) = (LinkTraffic::default(), self.layout.samples() as u64);
-        for (rank, columns) in columns.iter().enumerate() {
-            for feature in self.features_of(table) {
-                let Column { offsets, ids } = &columns[feature.column];
-                for shard in &plan.shards {
-                    let vector = elements(shard.columns.len()) * self.row_bytes;
-                    let others = topology.ranks() as u64 - 1;
-                    all.padding_bytes += others * ((samples + 1) * WORD + samples * vector);
+    /// Parts of bags go along the rail to each node that owns some of their rows, and there to the owners. A vector
+    /// comes back for each part, and the bag's gradient follows. Within a node, lengths and vectors are sent for each
+    /// sample that there is room for.
+    fn add_bags(&self, all: &mut RankTraffic, columns: &[Vec<Column>], (table, plan): (usize, &TablePlan)) {
+        let (topology, samples) = (self.plan.topology, self.layout.samples() as u64);
+        let (ranks, nodes) = (topology.ranks() as u64, topology.nodes() as u64);
+        let others = topology.ranks_per_node() as u64 - 1;
+        for feature in self.features_of(table) {
+            for shard in &plan.shards {
+                let vector = elements(shard.columns.len()) * self.row_bytes;
+                let within = &mut all.exchange.within_nodes;
+                within.padding_bytes +=
+                    ranks * others * ((nodes * samples + 1) * WORD + nodes * samples * vector);
+                for (rank, columns) in columns.iter().enumerate() {
+                    let (own, local_rank) = (topology.node_of(Rank(rank)), topology.local_rank(Rank(rank)));
+                    let Column { offsets, ids } = &columns[feature.column];
                     for bag in offsets.windows(2) {
                         let ids = &ids[bag[0] as usize..bag[1] as usize];
-                        let owners = ids.iter().map(|&row| shard.owner.of(row, topology));
-                        let sent: Vec<_> = owners.filter(|&owner| owner != Rank(rank)).collect();
-                        let parts = sent.iter().collect::<BTreeSet<_>>().len() as u64;
-                        all.rows += parts;
-                        all.bytes += sent.len() as u64 * WORD + parts * (WORD + 2 * vector);
-                        all.padding_bytes -= parts * (WORD + vector);
+                        let owners: Vec<_> = ids.iter().map(|&row| shard.owner.of(row, topology)).collect();
+                        let abroad = owners.iter().map(|&owner| topology.node_of(owner));
+                        let abroad: Vec<_> = abroad.filter(|&node| node != own).collect();
+                        let forwarded: Vec<_> = owners
+                            .iter()
+                            .filter(|&&owner| topology.local_rank(owner) != local_rank)
+                            .collect();
+                        let parts = |sent: usize, parts: usize| {
+                            let parts = parts as u64;
+                            let bytes = sent as u64 * WORD + parts * (WORD + 2 * vector);
+                            LinkTraffic { rows: parts, bytes, padding_bytes: 0 }
+                        };
+                        let nodes = abroad.iter().collect::<BTreeSet<_>>().len();
+                        all.exchange.between_nodes += parts(abroad.len(), nodes);
+                        let ranks = forwarded.iter().collect::<BTreeSet<_>>().len();
+                        all.exchange.within_nodes += parts(forwarded.len(), ranks);
+                        all.exchange.within_nodes.padding_bytes -= ranks as u64 * (WORD + vector);
                     }
                 }
             }
         }
-        all
     }
 }

@@ -88,8 +88,16 @@ fn tables(samples: usize) -> impl Strategy<Value = TableCase> {
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    let topologies = [(1, 1), (2, 1), (3, 1), (4, 2), (4, 4), (6, 2), (8, 2), (8, 4)];
+    const TOPOLOGIES: &[(usize, usize)] = &[(1, 1), (2, 1), (3, 1), (4, 2), (4, 4), (6, 2), (8, 2), (8, 4)];
     let samples = prop_oneof![Just(0usize), Just(1), 2..6usize, 7..30usize];
+    cases_of(TOPOLOGIES, samples)
+}
+
+/// Cases on topologies, which are given as numbers of ranks and nodes.
+fn cases_of(
+    topologies: &'static [(usize, usize)],
+    samples: impl Strategy<Value = usize>,
+) -> impl Strategy<Value = Case> {
     (prop::sample::select(topologies.to_vec()), 1..6usize, samples).prop_flat_map(
         |((ranks, nodes), round_rows, samples)| {
             let topology = Topology::new(ranks, nodes).unwrap();
@@ -314,6 +322,38 @@ fn many_ranks(case: &Case) -> (Outcome, Traffic) {
     (Outcome { weights: weights.collect(), vectors }, traffic)
 }
 
+proptest! {
+    // Each case starts hundreds of threads.
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    #[test]
+    fn ranks_of_many_nodes_do_so_too(case in cases_of(&[(128, 16), (64, 64)], 60..300usize)) {
+        are_as_one(&case)?;
+    }
+}
+
+/// Several ranks look up and learn what one rank does, and send what follows from the ids.
+fn are_as_one(case: &Case) -> Result<(), TestCaseError> {
+    let alone = one_rank(case);
+    let (together, traffic) = many_ranks(case);
+    for (batch, (found, exact)) in together.vectors.iter().zip(&alone.vectors).enumerate() {
+        for (table, (found, exact)) in found.iter().zip(exact).enumerate() {
+            assert_close(found, exact, &format!("vectors of batch {batch}, table {table}"));
+        }
+    }
+    for (table, (found, exact)) in together.weights.iter().zip(&alone.weights).enumerate() {
+        assert_close(found, exact, &format!("weights of table {table}"));
+    }
+    let padding = |link: LinkTraffic| LinkTraffic { padding_bytes: 0, ..link };
+    let sent = Traffic {
+        within_nodes: padding(traffic.within_nodes),
+        between_nodes: padding(traffic.between_nodes),
+    };
+    prop_assert_eq!(sent, expected_traffic(case));
+    prop_assert_eq!(traffic.within_nodes.padding_bytes, 0);
+    Ok(())
+}
+
 /// The least traffic, counted from the ids: see `docs/guide/planning.md`.
 fn expected_traffic(case: &Case) -> Traffic {
     let (topology, plan) = (case.topology, case.plan());
@@ -402,23 +442,7 @@ proptest! {
 
     #[test]
     fn ranks_look_up_and_learn_what_one_rank_does(case in cases()) {
-        let alone = one_rank(&case);
-        let (together, traffic) = many_ranks(&case);
-        for (batch, (found, exact)) in together.vectors.iter().zip(&alone.vectors).enumerate() {
-            for (table, (found, exact)) in found.iter().zip(exact).enumerate() {
-                assert_close(found, exact, &format!("vectors of batch {batch}, table {table}"));
-            }
-        }
-        for (table, (found, exact)) in together.weights.iter().zip(&alone.weights).enumerate() {
-            assert_close(found, exact, &format!("weights of table {table}"));
-        }
-        let padding = |link: LinkTraffic| LinkTraffic { padding_bytes: 0, ..link };
-        let sent = Traffic {
-            within_nodes: padding(traffic.within_nodes),
-            between_nodes: padding(traffic.between_nodes),
-        };
-        prop_assert_eq!(sent, expected_traffic(&case));
-        prop_assert_eq!(traffic.within_nodes.padding_bytes, 0);
+        are_as_one(&case)?;
     }
 
     #[test]

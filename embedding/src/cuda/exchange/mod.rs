@@ -1,6 +1,7 @@
 //! Tables over the GPUs of one or more NVLink domains: each rank owns some of the rows, and exchanges them with its
 //! peers.
 
+pub(crate) mod bag_rails;
 pub(crate) mod landing;
 pub(crate) mod pooled;
 pub(crate) mod rails;
@@ -9,7 +10,7 @@ pub(crate) mod squares;
 pub(crate) mod sums;
 pub(crate) mod traffic;
 
-use rankine_cuda::kernels::{Element, ElementKind, Groups, RANKS_MAX, Send, Update};
+use rankine_cuda::kernels::{Addresses, Element, ElementKind, Groups, RANKS_MAX, Send, Update};
 use rankine_cuda::{Cluster, Lane, PeerBarrier, Pointer, Rail};
 use rankine_topology::{LocalRank, Rank};
 
@@ -101,12 +102,13 @@ impl NodeTables {
         let shards = layout.kernel_shards(rank, router.listed());
         let squares = Squares::new(peers, &layout)?;
         let bytes = ElementBytes { row: size_of::<T>(), sum: sums.element_bytes() };
+        let of_lanes = rails;
         let rails = rails.map(|rails| Rails::new(cluster, &layout, rails, bytes, routes));
         let tables = Self {
             rails: rails.transpose()?,
             rows: RowStore::uninitialized(device, layout.rank_words(rank), &shards)?,
             squares,
-            pooled: PooledTables::initialized::<T>(peers, &layout, lane, weights, routes)?,
+            pooled: PooledTables::initialized::<T>(peers, of_lanes, &layout, lane, weights, routes)?,
             router,
             landing,
             sums,
@@ -122,6 +124,8 @@ impl NodeTables {
             seed: weights.seed,
             layout,
         };
+        // NCCL allocates at the first use of each operation, which must not run while other ranks still allocate.
+        cluster.gather(0_u8)?;
         tables.warm_up(lane)?;
         let bounds = tables.layout.bounds(&tables.layout.parts, weights);
         // SAFETY: the rows were just allocated for these shards.
@@ -129,13 +133,15 @@ impl NodeTables {
         Ok(tables)
     }
 
-    /// Exchanges squares between nodes once in each size: NCCL's operations must run before anything is captured.
+    /// Exchanges squares between nodes once in each size, and bags: NCCL's operations must run before anything is
+    /// captured.
     fn warm_up(&self, lane: &Lane) -> Result<()> {
-        let (Some(squares), Some(rails)) = (&self.squares, &self.rails) else { return Ok(()) };
+        let Some(rails) = &self.rails else { return Ok(()) };
         for size in 0..rails.sizes() {
             // SAFETY: the squares belong to this value, and the lane is waited for.
-            unsafe { squares.exchange(lane, rails, size) }?;
+            self.squares.as_ref().map_or(Ok(()), |squares| unsafe { squares.exchange(lane, rails, size) })?;
         }
+        self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.warm_up(lane))?;
         rails.wait(lane)
     }
 
@@ -296,13 +302,13 @@ impl NodeTables {
         self.check_element::<T>();
         let (layout, route) = (&self.layout, &self.routes[batch.slot]);
         let owners = layout.owners() as u32;
-        let send = Send::<T> {
+        let send = Send {
             storage: self.rows.table.pointer(),
             shards: self.rows.shards.pointer(),
             entries: route.entries.pointer(),
             firsts: route.firsts.pointer(),
             counts: route.counts.pointer(),
-            landings: self.landing.of_ranks().map(Pointer::cast),
+            landings: Addresses::of_ranks(self.landing.of_ranks()),
             shards_count: self.rows.shards.len() as u32,
             capacity: layout.entries_max() as u32,
             rank: self.local_rank.0 as u32,
@@ -315,36 +321,32 @@ impl NodeTables {
             // SAFETY: the caller vouches for all of this.
             unsafe {
                 if layout.owners() > layout.ranks {
-                    self.send_own(lane, send)?;
+                    self.send_own::<T>(lane, send)?;
                 }
-                return rails.send::<T>(lane, self.rail_context(), route, batch, landings);
+                rails.send::<T>(lane, self.rail_context(), route, batch, landings)?;
             }
+        } else {
+            // As many blocks as the GPU holds at once, so that rows are sent to all ranks at the same time.
+            let blocks = (4 * lane.device().multiprocessors() / owners, owners);
+            // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for
+            // each slot; the caller vouches for the peers'.
+            unsafe { send.enqueue::<T>(lane, blocks) }?;
         }
-        // As many blocks as the GPU holds at once, so that rows are sent to all ranks at the same time.
-        let blocks = (4 * lane.device().multiprocessors() / owners, owners);
-        // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for each
-        // slot; the caller vouches for the peers'.
-        unsafe {
-            send.enqueue(lane, blocks)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send::<T>(lane, batch.slot))
-        }
+        // SAFETY: the caller vouches for it.
+        unsafe { self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send::<T>(lane, batch.slot)) }
     }
 
     /// Enqueues sending only the rows that every rank stores, to this rank itself.
     ///
     /// # Safety
     /// As for [`NodeTables::send`].
-    unsafe fn send_own<T: Element>(&self, lane: &Lane, send: Send<T>) -> Result<()> {
+    unsafe fn send_own<T: Element>(&self, lane: &Lane, send: Send) -> Result<()> {
         // Sends to no other ranks: these lists come after those of the ranks.
         let ranks = self.layout.ranks;
-        let own = Send::<T> {
-            firsts: send.firsts.element(ranks),
-            counts: send.counts.element(ranks),
-            ranks: 0,
-            ..send
-        };
+        let own =
+            Send { firsts: send.firsts.element(ranks), counts: send.counts.element(ranks), ranks: 0, ..send };
         // SAFETY: there is such a list for each rank; the caller vouches for the rest.
-        Ok(unsafe { own.enqueue(lane, (self.blocks(lane), 1)) }?)
+        Ok(unsafe { own.enqueue::<T>(lane, (self.blocks(lane), 1)) }?)
     }
 
     /// The last part of [`NodeTables::look_up`], for measuring it separately: pools the received rows.
@@ -534,7 +536,8 @@ impl NodeTables {
         let bytes = self.traffic.bytes;
         let between = |rails: &Rails| {
             let squares = self.squares.as_ref().map_or(0, |squares| squares.message_bytes(rails, batch.size));
-            rails.message_bytes(&self.layout, bytes, batch.size) + squares
+            let bags = self.pooled.as_ref().map_or(0, PooledTables::bytes_between_nodes);
+            rails.message_bytes(&self.layout, bytes, batch.size) + squares + bags
         };
         let messages = MessageBytes {
             within: self.pooled.as_ref().map_or(0, PooledTables::message_bytes),

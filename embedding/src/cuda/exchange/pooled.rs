@@ -4,38 +4,47 @@
 //! To an owner, the parts of bags that ranks send it are ragged columns, one for each rank and feature; the rows that
 //! it owns are tables on one GPU. So their route, vectors and update are those of [`crate::cuda::LocalTables`], except
 //! that vectors are written to the ranks whose bags they belong to, and gradients come from there.
+//!
+//! Over several nodes, the bags that a rank splits among the owners of its node are parts of the bags of its rail's
+//! ranks ([`super::bag_rails`]), node by node; all else is the same.
 
 use half::{bf16, f16};
 use rankine_cuda::kernels::{
-    self, Element, ElementKind, LinkCounts, LookUp, LookUpTask, PooledFeature, RANKS_MAX, SparseUpdate,
+    self, Addresses, Element, ElementKind, LinkCounts, LookUp, LookUpTask, PooledFeature, RANKS_MAX,
+    SparseUpdate,
 };
-use rankine_cuda::{Buffer, Lane, Peers, Pointer, SharedBuffer};
-use rankine_topology::{LocalRank, Rank};
+use rankine_cuda::{Buffer, Lane, Peers, Pointer, Rail, SharedBuffer};
+use rankine_topology::{LocalRank, Rank, Topology};
 
 use crate::cuda::error::{Error, Result};
-use crate::cuda::layout::parts::{Holder, Part};
-use crate::cuda::layout::{Feature, Hotness, Ids, Layout, VECTOR};
+use crate::cuda::exchange::bag_rails::BagRails;
+use crate::cuda::layout::pooled::PooledSizes;
+use crate::cuda::layout::{Ids, Layout};
 use crate::cuda::local::route::LocalRoute;
 use crate::cuda::routing::router::Router;
 use crate::cuda::storage::RowStore;
 use crate::cuda::{InitialWeights, POISON, RoutedBatch, UpdateInputs, blocks};
-use crate::placement::Owner;
-use crate::table::{Pooling, TableSpec};
 
 /// One rank's share of tables whose owners pool.
 #[derive(Debug)]
 pub(crate) struct PooledTables {
-    rank: Rank,
+    local_rank: LocalRank,
+    /// Ranks of the node.
     ranks: usize,
     seed: u64,
-    /// Elements of a sample's parts.
-    width: usize,
+    sizes: PooledSizes,
+    element: ElementKind,
+    topology: Topology,
     /// Elements of a sample's vectors in the rank's batch.
     stride: usize,
-    element: ElementKind,
-    /// Features of the rank's batch.
+    /// If there are several nodes.
+    rails: Option<BagRails>,
+    /// Features of the bags that are split here.
     features: Buffer<PooledFeature>,
-    /// `[owner][sample][width]`: vectors of parts, written here by the owners.
+    /// The most samples of a rank.
+    samples: Buffer<u32>,
+    /// `[owner][sample][width]`: vectors of parts, written here by the owners. The samples of all
+    /// ranks of the rail follow each other.
     landing: SharedBuffer<u32>,
     faults: Buffer<u32>,
     /// As an owner: the layout of the parts of all ranks, to which its rows are tables.
@@ -47,7 +56,7 @@ pub(crate) struct PooledTables {
     /// Features that look up for each rank, with positions in that rank's landing.
     look_up_features: Buffer<kernels::Feature>,
     tasks: Vec<(Buffer<LookUpTask>, [u32; 3])>,
-    samples: Buffer<u32>,
+    received_samples: Buffer<u32>,
     sums: Buffer<f32>,
     routes: Vec<PooledRoute>,
 }
@@ -64,107 +73,9 @@ struct PooledRoute {
     route: LocalRoute,
 }
 
-impl Layout {
-    /// Look-ups of tables whose owners pool: each feature, by number, for each of these parts, by number.
-    pub(crate) fn pooled_features(&self) -> Vec<(usize, usize)> {
-        let of_feature = |(number, feature): (usize, &Feature)| {
-            let parts = self.pooled.iter().enumerate();
-            let own = parts.filter(|(_, part)| part.table == feature.table);
-            own.map(|(part, _)| (number, part)).collect::<Vec<_>>()
-        };
-        self.features.iter().enumerate().flat_map(of_feature).collect()
-    }
-
-    /// Elements of a part's row, padded.
-    fn pooled_dim(&self, part: usize) -> usize {
-        self.pooled[part].columns.len().next_multiple_of(VECTOR)
-    }
-
-    /// Elements of a sample's parts.
-    fn pooled_width(&self) -> usize {
-        self.pooled_features().into_iter().map(|(_, part)| self.pooled_dim(part)).sum()
-    }
-
-    /// What a rank receives as an owner: a column per rank and feature, and a table per part.
-    fn received(&self, rank: Rank) -> Result<Self> {
-        let of_part = |part: &Part| {
-            let TableSpec { name, rows, dtype, .. } = &self.tables[part.table];
-            // A table needs a row, even if another rank owns all of it; then nobody names it.
-            let rows = part.rows_at(rank, *rows, self.topology()).max(1);
-            TableSpec { name: name.clone(), rows, dim: part.columns.len(), dtype: *dtype }
-        };
-        let tables: Vec<_> = self.pooled.iter().map(of_part).collect();
-        let optimizers: Vec<_> = self.pooled.iter().map(|part| self.optimizers[part.table]).collect();
-        let (mut columns, mut features) = (Vec::new(), Vec::new());
-        let mut vector_offset = 0;
-        for _ in 0..self.ranks {
-            for (feature, part) in self.pooled_features() {
-                let max = self.columns[self.features[feature].column].max();
-                features.push(Feature {
-                    column: columns.len(),
-                    table: part,
-                    vector_offset,
-                    pooling: Pooling::Sum,
-                });
-                columns.push(Hotness::Ragged { max });
-                vector_offset += self.pooled_dim(part);
-            }
-        }
-        let layout = Self::new(1, self.samples, vector_offset, &tables, &columns, &features)?;
-        Ok(layout.with_optimizers(&optimizers))
-    }
-
-    /// The shards of a rank's rows in the kernels' form, given the layout of what it receives.
-    fn pooled_shards(&self, rank: Rank, received: &Self) -> Vec<kernels::Shard> {
-        let topology = self.topology();
-        let shard = |(part, shard): (&Part, kernels::Shard)| {
-            let every_rank = matches!(part.holder, Holder::Owned(Owner::EveryRank));
-            kernels::Shard {
-                table: part.table as u32,
-                column: part.columns.start as u32,
-                rows: part.rows_at(rank, self.tables[part.table].rows, topology) as u32,
-                row: if every_rank { rank.0 as u32 } else { 0 },
-                step: if every_rank { self.ranks as u32 } else { 1 },
-                ..shard
-            }
-        };
-        self.pooled.iter().zip(received.kernel_shards(Rank(0), Pointer::NULL)).map(shard).collect()
-    }
-
-    /// The features of a rank's batch in the kernels' form.
-    fn kernel_pooled(&self) -> Vec<PooledFeature> {
-        let (mut part_offset, mut part_ids) = (0, 0);
-        let of = |(number, part): (usize, usize)| {
-            let (feature, dim) = (&self.features[number], self.pooled_dim(part));
-            let hotness = self.columns[feature.column];
-            let ragged = matches!(hotness, Hotness::Ragged { .. });
-            let begin = self.offsets_begin(feature.column) as u32;
-            let of_feature = PooledFeature {
-                ids: self.ids_begin(feature.column) as u32,
-                offsets: if ragged { begin } else { kernels::Feature::FIXED },
-                hotness: hotness.max() as u32,
-                mean: u32::from(feature.pooling == Pooling::Mean),
-                rows: self.tables[feature.table].rows as u32,
-                owner: match self.pooled[part].holder {
-                    Holder::Owned(Owner::Rank(rank)) => rank.0 as u32,
-                    _ => kernels::Feature::TURNS,
-                },
-                dim: dim as u32,
-                vector_offset: (feature.vector_offset + self.pooled[part].columns.start) as u32,
-                part_offset: part_offset as u32,
-                part_ids: part_ids as u32,
-            };
-            part_offset += dim;
-            part_ids += self.samples * hotness.max();
-            of_feature
-        };
-        self.pooled_features().into_iter().map(of).collect()
-    }
-}
-
 impl PooledRoute {
     fn new(peers: &Peers, layout: &Layout, received: &Layout) -> Result<Self> {
-        let starts = peers.ranks() * layout.pooled_features().len() * (layout.samples + 1);
+        let starts = peers.ranks() * layout.pooled_features().len() * (received.samples + 1);
         Ok(Self {
             starts: Buffer::filled(peers.device(), starts, 0)?,
             their_starts: peers.share(starts, 0)?,
@@ -179,6 +90,7 @@ impl PooledTables {
     /// collective call.
     pub(crate) fn initialized<T: Element>(
         peers: &Peers,
+        rails: Option<(&Rail, &Rail)>,
         layout: &Layout,
         lane: &Lane,
         weights: InitialWeights,
@@ -188,10 +100,11 @@ impl PooledTables {
             return Ok(None);
         }
         let (device, rank, ranks) = (peers.device(), peers.rank(), peers.ranks());
-        let (received, width) = (layout.received(rank)?, layout.pooled_width());
+        let (received, sizes) = (layout.received(rank)?, PooledSizes::new(layout, size_of::<T>()));
+        let width = sizes.width;
         let (landing, gradients) = {
             let _exchange = device.purpose("exchange");
-            let words = (ranks * layout.samples * width * size_of::<T>()).div_ceil(4);
+            let words = (ranks * received.samples * width * size_of::<T>()).div_ceil(4);
             (peers.share(words, POISON)?, peers.share(words, POISON)?)
         };
         let _routes = device.purpose("routes");
@@ -210,14 +123,18 @@ impl PooledTables {
             Ok::<_, Error>((Buffer::of(device, &tasks)?, counts))
         });
         let sums = SparseUpdate::<f32>::parts_len(received.look_ups(), received.vectors());
+        let rails = rails.map(|rails| BagRails::new(device, layout, rails, sizes, routes));
         let pooled = Self {
-            rank,
+            local_rank: peers.local_rank(),
             ranks,
             seed: weights.seed,
-            width,
-            stride: layout.stride,
+            sizes,
             element: T::KIND,
-            features: Buffer::of(device, &layout.kernel_pooled())?,
+            topology: layout.topology(),
+            stride: layout.stride,
+            rails: rails.transpose()?,
+            features: Buffer::of(device, &layout.pooled_within_node())?,
+            samples: Buffer::of(device, &[layout.samples as u32])?,
             landing,
             faults: Buffer::filled(device, 1, 0)?,
             gradients,
@@ -225,7 +142,7 @@ impl PooledTables {
             router: Router::new(device, &received, Rank(0))?,
             tasks: tasks.collect::<Result<_>>()?,
             look_up_features: Buffer::of(device, &look_up_features)?,
-            samples: Buffer::of(device, &[layout.samples as u32])?,
+            received_samples: Buffer::of(device, &[received.samples as u32])?,
             sums: Buffer::filled(device, sums, POISON)?,
             routes: (0..routes).map(|_| PooledRoute::new(peers, layout, &received)).collect::<Result<_>>()?,
             received,
@@ -236,47 +153,60 @@ impl PooledTables {
         Ok(Some(pooled))
     }
 
-    fn kernel(&self, batch: RoutedBatch, vectors: Pointer<u32>, gradients: Pointer<u32>) -> kernels::Pooling {
-        let RoutedBatch { ids, slot, .. } = batch;
-        let route = &self.routes[slot];
-        let samples = self.received.samples;
+    /// Exchanges something between nodes, if there are several: NCCL's operations must run before anything is captured.
+    pub(crate) fn warm_up(&self, lane: &Lane) -> Result<()> {
+        self.rails.as_ref().map_or(Ok(()), |rails| rails.warm_up(lane))
+    }
+
+    /// The kernel that splits bags among the owners of the node, without vectors, gradients and counters.
+    fn kernel(&self, batch: RoutedBatch) -> kernels::Pooling {
+        let route = &self.routes[batch.slot];
+        let (sizes, of_rank) = (&self.sizes, self.local_rank.0);
+        let (bags, ids_spacing, offsets_spacing) = match &self.rails {
+            None => (batch.ids, 0, 0),
+            Some(rails) => rails.parts(batch.slot, self.samples.pointer()),
+        };
         // This rank's region at each owner.
-        let starts = self.rank.0 * self.features.len() * (samples + 1);
-        let own_ids = self.rank.0 * (self.received.ids() / self.ranks);
+        let starts = of_rank * sizes.features * (self.received.samples + 1);
+        let own_ids = of_rank * (self.received.ids() / self.ranks);
         let at = |of_ranks: [Pointer<u32>; RANKS_MAX], offset: usize| {
-            std::array::from_fn(|rank| match rank < self.ranks {
+            Addresses::of_ranks(std::array::from_fn(|rank| match rank < self.ranks {
                 true => of_ranks[rank].element(offset),
                 false => Pointer::NULL,
-            })
+            }))
         };
-        let element_bytes = self.element_bytes();
         kernels::Pooling {
             features: self.features.pointer(),
-            ids: ids.ids,
-            offsets: ids.offsets,
-            samples_count: ids.samples,
+            ids: bags.ids,
+            offsets: bags.offsets,
+            samples_count: bags.samples,
             starts: route.starts.pointer(),
             their_starts: at(route.their_starts.of_ranks(), starts),
             their_ids: at(route.their_ids.of_ranks(), own_ids),
             parts: self.landing.pointer(),
-            their_gradients: at(self.gradients.of_ranks(), self.rank.0 * self.width * element_bytes / 4),
-            vectors,
-            gradients,
+            their_gradients: at(
+                self.gradients.of_ranks(),
+                of_rank * sizes.width * sizes.element_bytes / size_of::<u32>(),
+            ),
+            vectors: Addresses::NONE,
+            gradients: Pointer::NULL,
             faults: self.faults.pointer(),
             counts: Pointer::NULL,
-            features_count: self.features.len() as u32,
-            samples: samples as u32,
-            ranks: self.ranks as u32,
-            width: self.width as u32,
-            their_stride: (self.ranks * self.width) as u32,
-            stride: self.stride as u32,
-            rank: self.rank.0 as u32,
+            ids_spacing,
+            offsets_spacing,
+            features_count: sizes.features as u32,
+            sources: self.topology.nodes() as u32,
+            samples: sizes.samples as u32,
+            owners: self.ranks as u32,
+            owner_rows: 1,
+            turns: self.topology.ranks() as u32,
+            width: sizes.width as u32,
+            their_stride: (self.ranks * sizes.width) as u32,
+            stride: if self.rails.is_some() { sizes.width } else { self.stride } as u32,
+            rank: of_rank as u32,
+            contained: 0,
             reserved: 0,
         }
-    }
-
-    fn element_bytes(&self) -> usize {
-        if self.element == ElementKind::F32 { 4 } else { 2 }
     }
 
     /// Enqueues splitting the rank's bags into parts and sending their ids to the owners.
@@ -284,10 +214,12 @@ impl PooledTables {
     /// # Safety
     /// As for [`crate::cuda::NodeTables::route`].
     pub(crate) unsafe fn cut(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
-        let kernel = self.kernel(batch, Pointer::NULL, Pointer::NULL);
         // SAFETY: features and starts belong to this value, and owners have room for the ids of all samples; the
         // caller vouches for the rest.
-        Ok(unsafe { kernel.cut(lane) }?)
+        unsafe {
+            self.rails.as_ref().map_or(Ok(()), |rails| rails.cut(lane, batch))?;
+            Ok(self.kernel(batch).cut(lane)?)
+        }
     }
 
     /// Enqueues building the route of the parts that this owner has received.
@@ -307,7 +239,7 @@ impl PooledTables {
         Ids {
             ids: route.their_ids.pointer(),
             offsets: route.their_starts.pointer(),
-            samples: self.samples.pointer(),
+            samples: self.received_samples.pointer(),
         }
     }
 
@@ -319,7 +251,7 @@ impl PooledTables {
         let (ids, samples) = (self.received_ids(batch_slot), self.received.samples);
         for turn in 1..=self.ranks {
             // Each owner starts with a different rank and ends with itself.
-            let to = (self.rank.0 + turn) % self.ranks;
+            let to = (self.local_rank.0 + turn) % self.ranks;
             let (tasks, counts) = &self.tasks[to];
             let look_up = LookUp::<T> {
                 tables: self.rows.table.pointer(),
@@ -332,9 +264,9 @@ impl PooledTables {
                     .landing
                     .of(LocalRank(to))
                     .cast::<T>()
-                    .element(self.rank.0 * samples * self.width),
+                    .element(self.local_rank.0 * samples * self.sizes.width),
                 samples: samples as u32,
-                stride: self.width as u32,
+                stride: self.sizes.width as u32,
             };
             // SAFETY: the rank's landing has room for all samples' parts of each owner; the caller vouches for the
             // rest.
@@ -353,12 +285,23 @@ impl PooledTables {
         batch: RoutedBatch,
         vectors: Pointer<T>,
     ) -> Result<()> {
-        let kernel = self.kernel(batch, vectors.cast(), Pointer::NULL);
+        let of_rank = {
+            let mut vectors_at = [Pointer::NULL; RANKS_MAX];
+            vectors_at[0] = vectors.cast();
+            Addresses::of_ranks(vectors_at)
+        };
+        let to = self.rails.as_ref().map_or(of_rank, BagRails::vectors);
+        let kernel = kernels::Pooling { vectors: to, ..self.kernel(batch) };
         // SAFETY: the parts have arrived; the caller vouches for the rest.
-        Ok(unsafe { kernel.add::<T>(lane, self.blocks(lane)) }?)
+        unsafe {
+            kernel.add::<T>(lane, self.blocks(lane, self.topology.nodes()))?;
+            let Some(rails) = &self.rails else { return Ok(()) };
+            rails.add::<T>(lane, (batch, of_rank), self.blocks(lane, 1))
+        }
     }
 
-    /// Enqueues sending bags' gradients to each owner of a part, and counting what crosses links for the parts.
+    /// Enqueues sending bags' gradients to each owner of a part, and counting what crosses links for the parts: in
+    /// `counts` within the node, and in the counters after it between nodes.
     ///
     /// # Safety
     /// As for [`crate::cuda::NodeTables::reduce`].
@@ -369,9 +312,15 @@ impl PooledTables {
         gradients: Pointer<T>,
         counts: Pointer<LinkCounts>,
     ) -> Result<()> {
-        let kernel = kernels::Pooling { counts, ..self.kernel(batch, Pointer::NULL, gradients.cast()) };
+        let of_bags = self.rails.as_ref().map_or(gradients.cast(), BagRails::gradients);
+        let kernel = kernels::Pooling { counts, gradients: of_bags, ..self.kernel(batch) };
         // SAFETY: each owner has room for the gradients of all ranks' samples; the caller vouches for the rest.
-        Ok(unsafe { kernel.send::<T>(lane, self.blocks(lane)) }?)
+        unsafe {
+            if let Some(rails) = &self.rails {
+                rails.send_gradients(lane, (batch, gradients), counts.element(1), self.blocks(lane, 1))?;
+            }
+            Ok(kernel.send::<T>(lane, self.blocks(lane, self.topology.nodes()))?)
+        }
     }
 
     /// Enqueues the update of this owner's rows that any part names.
@@ -416,9 +365,9 @@ impl PooledTables {
         self.rows.mark(lane, route.rows.pointer(), route.counts.pointer().element(1), inputs.stop)
     }
 
-    /// Blocks per feature.
-    fn blocks(&self, lane: &Lane) -> u32 {
-        blocks(lane.device()).div_ceil(self.features.len() as u32)
+    /// Blocks per feature and source of bags.
+    fn blocks(&self, lane: &Lane, sources: usize) -> u32 {
+        blocks(lane.device()).div_ceil((sources * self.features.len()) as u32)
     }
 
     /// Tracks, from the work enqueued next on, which rows are updated.
@@ -438,15 +387,21 @@ impl PooledTables {
 
     /// Waits for the lane, and returns how many ids were out of range.
     pub(crate) fn faults(&self, lane: &Lane) -> Result<u32> {
-        Ok(self.faults.read(lane)?[0])
+        let of_rails = self.rails.as_ref().map_or(Ok(0), |rails| rails.faults(lane))?;
+        Ok(self.faults.read(lane)?[0] + of_rails)
     }
 
-    /// Bytes that this rank sends to others in a step whatever the batch: lengths of its bags' parts, and vectors of
-    /// theirs.
+    /// Bytes that this rank sends to others of its node in a step whatever the batch: lengths of its bags' parts, and
+    /// vectors of theirs.
     pub(crate) fn message_bytes(&self) -> u64 {
         let samples = self.received.samples;
         let lengths = self.features.len() * (samples + 1) * size_of::<u32>();
-        ((self.ranks - 1) * (lengths + samples * self.width * self.element_bytes())) as u64
+        ((self.ranks - 1) * (lengths + samples * self.sizes.width * self.sizes.element_bytes)) as u64
+    }
+
+    /// The same for other nodes: all messages, whatever they contain.
+    pub(crate) fn bytes_between_nodes(&self) -> u64 {
+        self.rails.as_ref().map_or(0, BagRails::message_bytes)
     }
 
     /// Bytes of this rank's memory that peers access.

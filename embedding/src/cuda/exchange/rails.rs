@@ -11,8 +11,8 @@
 //! go to all nodes, the same along each rail, and all ranks add up the same sums of nodes in the same order.
 
 use rankine_cuda::kernels::{
-    Element, GROUP_KEYS, Groups, KeySet, Link, Number, RAIL_HEADER, RANKS_MAX, RailLists, RailMark, RailRows,
-    Send,
+    Addresses, Element, GROUP_KEYS, Groups, KeySet, Link, Number, RAIL_HEADER, RANKS_MAX, RailLists,
+    RailMark, RailRows, Send,
 };
 use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Cluster, Lane, Moment, PinnedBuffer, Pointer, Rail};
@@ -122,7 +122,7 @@ impl Rails {
     ) -> Result<Self> {
         let device = cluster.device();
         let capacity = layout.node_max().max(1);
-        let (nodes, stride) = (cluster.nodes(), RAIL_HEADER + capacity);
+        let (nodes, stride) = (cluster.nodes(), layout.list_words());
         let union = layout.rank_max(cluster.rank());
         let route = || {
             Ok::<_, crate::cuda::Error>(RailRoute {
@@ -249,13 +249,11 @@ impl Rails {
         batch_slot: usize,
     ) -> Result<()> {
         let node = self.lists.node();
+        let own_lists = &self.routes[batch_slot].lists;
         let lists = RailLists {
             named: route.union.pointer(),
             starts: route.union_starts.pointer(),
-            lists: self.each_node(|other| match other == node {
-                true => self.routes[batch_slot].lists.pointer().element(other.0 * self.stride),
-                false => self.outgoing.pointer().element(other.0 * self.stride),
-            }),
+            lists: self.of_nodes(&self.outgoing, own_lists, self.stride * size_of::<u32>()),
             node: node.0 as u32,
             nodes: self.lists.nodes() as u32,
             of_all: of_all(own.layout),
@@ -380,13 +378,13 @@ impl Rails {
     ) -> Result<()> {
         let (layout, of_nodes, nodes) = (own.layout, &self.routes[batch.slot], self.rows.nodes());
         let row_bytes = layout.wire_width() * size_of::<T>();
-        let send = Send::<T> {
+        let send = Send {
             storage: own.rows.table.pointer(),
             shards: own.rows.shards.pointer(),
             entries: of_nodes.lists.pointer().element(RAIL_HEADER),
             firsts: self.firsts.pointer(),
             counts: of_nodes.wanted.pointer(),
-            landings: self.rows_of(&self.owned, &self.asked, row_bytes).map(Pointer::cast),
+            landings: self.rows_of(&self.owned, &self.asked, row_bytes),
             shards_count: own.rows.shards.len() as u32,
             capacity: self.stride as u32,
             rank: self.rows.node().0 as u32,
@@ -394,7 +392,7 @@ impl Rails {
             width: layout.wire_width() as u32,
             owned: 0,
         };
-        let blocks = (4 * lane.device().multiprocessors() / nodes as u32, nodes as u32);
+        let blocks = ((4 * lane.device().multiprocessors() / nodes as u32).max(1), nodes as u32);
         let spread = RailRows {
             firsts: route.firsts.pointer(),
             rows: self.rows_of(&self.asked, &self.asked, row_bytes),
@@ -405,7 +403,7 @@ impl Rails {
         // SAFETY: the buffers have room for all rows of a rank that a node can name; landings have a row for each
         // slot; the caller vouches for the peers'.
         unsafe {
-            send.enqueue(lane, blocks)?;
+            send.enqueue::<T>(lane, blocks)?;
             let rows = self.sizes[batch.size].min(self.wanted_max);
             let (from, to) = (&self.owned, &self.asked);
             self.exchange_rows(lane, RowMessages { name: "rows", from, to, row_bytes, rows })?;
@@ -473,7 +471,7 @@ impl Rails {
             sources: route.sources.pointer(),
             firsts: Pointer::NULL,
             shards: own.rows.shards.pointer(),
-            rows: [Pointer::NULL; RANKS_MAX],
+            rows: Addresses::NONE,
             landings: [Pointer::NULL; RANKS_MAX],
             sums: Pointer::NULL,
             shards_count: own.rows.shards.len() as u32,
@@ -487,26 +485,24 @@ impl Rails {
         }
     }
 
-    /// Where the rows of each node start; those of this one are in a separate buffer.
-    fn rows_of(
-        &self,
-        others: &Buffer<u32>,
-        own: &Buffer<u32>,
-        row_bytes: usize,
-    ) -> [Pointer<u32>; RANKS_MAX] {
-        self.each_node(|node| {
-            let buffer = if node == self.rows.node() { own } else { others };
-            buffer.pointer().element(node.0 * self.stride * row_bytes / 4)
-        })
+    /// The rows of each node, of which this one has a separate buffer.
+    fn rows_of(&self, others: &Buffer<u32>, own: &Buffer<u32>, row_bytes: usize) -> Addresses {
+        self.of_nodes(others, own, self.stride * row_bytes)
+    }
+
+    fn of_nodes(&self, others: &Buffer<u32>, own: &Buffer<u32>, bytes: usize) -> Addresses {
+        // If all tables are pooled by their owners, rows have no elements, and none is sent.
+        let bytes = bytes.max(size_of::<u32>());
+        Addresses::of_nodes(others.pointer(), own.pointer(), bytes, self.rows.node().0)
     }
 
     unsafe fn exchange_rows(&self, lane: &Lane, messages: RowMessages<'_>) -> Result<()> {
         let RowMessages { name, from, to, row_bytes, rows } = messages;
-        if rows == 0 {
+        let row_words = row_bytes / 4;
+        if rows * row_words == 0 {
             // No rank of the rail has rows of its own.
             return Ok(());
         }
-        let row_words = row_bytes / 4;
         let parcels = |of: &Buffer<u32>| -> Vec<_> {
             let parcel = |other: Node| Parcel {
                 rank: other.0,
@@ -517,11 +513,6 @@ impl Rails {
         };
         // SAFETY: both buffers have room for as many rows of each node.
         Ok(unsafe { self.rows.exchange(lane, name, &parcels(from), &parcels(to)) }?)
-    }
-
-    fn each_node(&self, of: impl Fn(Node) -> Pointer<u32>) -> [Pointer<u32>; RANKS_MAX] {
-        let nodes = self.rows.nodes();
-        std::array::from_fn(|node| if node < nodes { of(Node(node)) } else { Pointer::NULL })
     }
 
     /// Grid with one row of blocks per node.

@@ -2,9 +2,10 @@
 
 pub(crate) mod numbering;
 pub(crate) mod parts;
+pub(crate) mod pooled;
 
 use rankine_cuda::Pointer;
-use rankine_cuda::kernels::{GROUP_KEYS, LINE_KEYS, RANKS_MAX, Route, SparseUpdate};
+use rankine_cuda::kernels::{GROUP_KEYS, LINE_KEYS, Route, SparseUpdate};
 use rankine_topology::Topology;
 
 use crate::cuda::error::{Error, Result};
@@ -187,7 +188,6 @@ impl Layout {
         let features = self.sharded.len();
         let widest = self.parts.iter().map(|part| part.columns.len()).max().unwrap_or(0);
         let limits = [
-            ("nodes", self.nodes as u64, RANKS_MAX as u64),
             ("features, one for each part of their tables", features as u64, Route::FEATURES_MAX as u64),
             ("elements of a row", widest as u64, 4 * u64::from(SparseUpdate::<f32>::VECTORS_MAX)),
             (
@@ -246,9 +246,6 @@ impl Layout {
             "the plan is for this layout"
         );
         (self.parts, self.pooled) = Part::of_plan(plan, &self.tables, &self.optimizers)?;
-        if self.nodes > 1 && !self.pooled.is_empty() {
-            return Err(Error::NotExchanged("pooled bags over several nodes"));
-        }
         let of_part = |part: &Part| plan.tables[part.table].round.vectors;
         self.rounds = self.parts.iter().map(of_part).collect();
         self.number()?;
@@ -431,7 +428,7 @@ mod tests {
     fn every_row_of_a_part_has_one_key() {
         let tables = tables(&[5, 1, 70_000, 3, 6, 900]);
         let features: Vec<_> = (0..tables.len()).map(|table| feature(table, 0)).collect();
-        for (ranks, nodes) in [(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (6, 3)] {
+        for (ranks, nodes) in [(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (6, 3), (32, 16), (512, 64)] {
             let layout = Layout::new(ranks, 3, 8, &tables, &[Hotness::Fixed(1)], &features).unwrap();
             let (layout, local_ranks) = (layout.with_nodes(nodes).unwrap(), ranks / nodes);
             let topology = Topology::new(ranks, nodes).unwrap();
@@ -475,13 +472,6 @@ mod tests {
     #[test]
     fn what_is_not_exchanged_is_refused() {
         let (tables, features) = (tables(&[5]), [feature(0, 0)]);
-        let over_nodes = Layout::new(2, 3, 8, &tables, &[Hotness::Fixed(1)], &features).unwrap();
-        let over_nodes = over_nodes.with_nodes(2).unwrap();
-        for (exchange, is_exchanged) in [(Exchange::Rows, true), (Exchange::Pooled, false)] {
-            let plan = vec![TablePlan::row_wise(&tables[0], exchange)];
-            let plan = EmbeddingPlan { topology: Topology::new(2, 2).unwrap(), tables: plan };
-            assert_eq!(over_nodes.clone().with_plan(&plan).is_ok(), is_exchanged);
-        }
         let layout = Layout::new(2, 3, 8, &tables, &[Hotness::Fixed(1)], &features).unwrap();
         let topology = Topology::new(2, 1).unwrap();
         let by_columns = TablePlan::column_wise(&tables[0], Exchange::Rows, &[Rank(0), Rank(1)]);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use rankine_cuda::Pointer;
-use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, RANKS_MAX, Route, Segment};
+use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, RAIL_HEADER, RANKS_MAX, Route, Segment};
 use rankine_topology::{LocalRank, Rank};
 
 use crate::cuda::InitialWeights;
@@ -248,6 +248,7 @@ impl Layout {
         let limits = [
             ("look-ups of the longest feature, times features", features << self.position_bits()),
             ("rows that all ranks look up at an owner", (self.ranks * self.entries_max()) as u64 + 1),
+            ("words of the lists that all nodes send a rank", (self.nodes * self.list_words()) as u64 + 1),
         ];
         let (have, most) = (self.ranks as u64, RANKS_MAX as u64);
         if have > most {
@@ -258,6 +259,11 @@ impl Layout {
             Some((what, have)) => Err(Error::TooLarge { what, have, most }),
             None => Ok(()),
         }
+    }
+
+    /// Words of the longest list of rows that a node sends to a rank of another one.
+    pub(crate) fn list_words(&self) -> usize {
+        RAIL_HEADER + self.node_max().max(1)
     }
 
     /// Bits of a look-up's position in its feature.

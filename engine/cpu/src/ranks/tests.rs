@@ -244,6 +244,39 @@ fn two_tables() -> ModelSpec {
     }
 }
 
+/// As few rows and samples as 128 ranks can share, with each placement and both exchanges.
+#[test]
+fn sixteen_nodes_of_eight_learn_what_one_rank_learns() {
+    let mut spec = two_tables();
+    spec.tables =
+        [300, 200, 150, 9, 400].map(|rows| TableSpec { rows, dim: 8, ..spec.tables[0].clone() }).into();
+    for (number, table) in spec.tables.iter_mut().enumerate() {
+        table.name = format!("T{number}");
+    }
+    let feature = |table: usize| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Mean };
+    spec.features = (0..spec.tables.len()).map(feature).collect();
+    spec.bottom_mlp = vec![8];
+    let model = model_of(&spec, RULES[2], RULES[4], true);
+    let topology = Topology::new(128, 16).unwrap();
+    let kinds = [(2, true, 0), (2, false, 0), (1, true, 1), (0, false, 0), (3, true, 77)];
+    let shape = BatchShape { samples: 500, one_hot: false, weighted: true, missing: false };
+    let mut one_rank = CpuModel::initialized(&model, SEED);
+    let over_ranks = || CpuModel::over_ranks(&model, SEED, sharding(&model, topology, &kinds, true)).unwrap();
+    let (mut several, mut again) = (over_ranks(), over_ranks());
+    for number in 0..5 {
+        let batch = random_batch(&spec, shape, number);
+        let (expected, loss) = (one_rank.train_step(&batch, 1.0).loss, several.train_step(&batch, 1.0).loss);
+        assert!((loss - expected).abs() <= 1e-6 * expected, "step {number}: {loss} {expected}");
+        assert_eq!(again.train_step(&batch, 1.0).loss.to_bits(), loss.to_bits());
+    }
+    for (number, (found, expected)) in tensors(&several).iter().zip(&tensors(&one_rank)).enumerate() {
+        let (difference, size) = distance(found, expected);
+        assert!(difference <= 1e-5 * size.max(1e-3), "tensor {number}: {difference} of {size}");
+    }
+    assert_eq!(tensors(&again), tensors(&several));
+    assert_eq!(several.diverged_ranks(), Vec::<Rank>::new());
+}
+
 /// The last batch of an epoch may leave some ranks without samples, after batches that did not.
 #[test]
 fn ranks_without_samples_add_nothing() {
