@@ -27,6 +27,7 @@ mod journey;
 mod json_messages;
 mod launch;
 mod like;
+mod limits;
 mod lost_folder;
 mod memory;
 mod metrics;

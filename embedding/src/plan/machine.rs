@@ -34,8 +34,8 @@ pub struct Machine {
     pub lookup_bytes: f64,
     /// How the gradients of frequent rows are summed over ranks.
     pub frequent_sums: FrequentSums,
-    /// Whether owners also pool bags with frequent rows, bags of rows whose columns share squares, and bags across
-    /// several nodes. GPUs do not.
+    /// Whether owners also pool bags with frequent rows, and bags of rows whose columns share squares; and whether they
+    /// pool bags over several nodes unless the job demands it. GPUs do not.
     pub pools_all: bool,
     /// How much of the shorter of computing and communicating overlaps with the longer: 0 means one after the other,
     /// 1 at the same time.
@@ -66,6 +66,11 @@ pub struct LinkSpeed {
 }
 
 impl Machine {
+    /// Whether its ranks are GPUs.
+    pub fn has_gpus(&self) -> bool {
+        self.frequent_sums == FrequentSums::Sent
+    }
+
     /// Ranks that are threads of one process, with one core and this much memory each.
     ///
     /// The speed of matrix products is the one that `docs/measurements/cpu-training.md` reports for one core; the rest

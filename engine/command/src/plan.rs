@@ -15,7 +15,7 @@ use rankine_engine::training::{self, JobData, TrainError};
 use rankine_engine_gpu as gpu;
 use rankine_job::{Count, DataCache, DataSource, DeviceKind, Job, NonNegative, RankCount, Ranks};
 use rankine_reader::Part;
-use rankine_topology::Topology;
+use rankine_topology::{RANKS_MAX, Topology};
 use serde::Serialize;
 
 use super::job::JobArgs;
@@ -95,6 +95,9 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         let what = "device.ranks is \"auto\", which is only known when the job runs: set --ranks";
         return Err(CommandError::new(Exit::Usage, what));
     }
+    if job.device.nodes == Ranks::Auto {
+        job.device.nodes = Ranks::ONE;
+    }
     job.embedding.sample_samples = args.sample.or(job.embedding.sample_samples);
     let topology = job.topology().map_err(|error| CommandError::new(Exit::Usage, error))?;
     let machine = machine(&args, &job, topology)?;
@@ -103,10 +106,16 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         error => CommandError::from(error),
     };
     let (planning, origin, train_bytes) =
-        planning(&job, &args).map_err(|error| error.unwrap_or_else(train_error))?;
+        planning(&job, &args, machine.has_gpus()).map_err(|error| error.unwrap_or_else(train_error))?;
     let batch_size = args.batch.map_or(u64::from(job.train.batch_size.get()), Count::get);
     if !args.sweep_nodes.is_empty() {
         let nodes: Vec<_> = args.sweep_nodes.iter().map(|nodes| nodes.get() as usize).collect();
+        let most = RANKS_MAX / topology.ranks_per_node();
+        if let Some(nodes) = nodes.iter().find(|nodes| **nodes > most) {
+            let what =
+                format!("--sweep-nodes: a job has at most {RANKS_MAX} ranks, so {most} nodes, not {nodes}");
+            return Err(CommandError::new(Exit::Usage, what));
+        }
         let batch = if args.fixed_batch {
             SweepBatch::All(batch_size)
         } else {
@@ -213,7 +222,7 @@ impl From<TrainError> for PlanningError {
 
 /// Returns the tables to plan, the origin of their statistics, and the bytes of the training part if GPUs are to keep
 /// it and the dataset exists.
-fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin, Option<u64>), PlanningError> {
+fn planning(job: &Job, args: &Args, on_gpus: bool) -> Result<(Planning, Origin, Option<u64>), PlanningError> {
     let data = training::find_data(job)?;
     let alpha = job.data.generate().map_or(args.alpha, |generate| generate.alpha).get();
     let (schema, source) = match &data {
@@ -238,6 +247,10 @@ fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin, Option<u64>), P
         }
     };
     let model = training::translate(job, schema).map_err(TrainError::Conflicts)?;
+    let refused = if on_gpus || job.requires_gpus() { gpu::refusals(job, &model.spec) } else { Vec::new() };
+    if !refused.is_empty() {
+        return Err(TrainError::Conflicts(refused).into());
+    }
     let statistics = planning::statistics(job, &source).map_err(TrainError::Data)?;
     let origin = statistics.origin;
     let train_bytes = match &data {

@@ -5,12 +5,14 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+mod limits;
 #[cfg(not(feature = "cuda"))]
 mod no_cuda;
 mod request;
 
 #[cfg(feature = "cuda")]
 pub use cuda::*;
+pub use limits::refusals;
 #[cfg(not(feature = "cuda"))]
 pub use no_cuda::*;
 pub use request::{CreateError, ModelRequest, OpenError, Power};

@@ -38,6 +38,11 @@ impl fmt::Display for Measurement {
     }
 }
 
+/// Returns nothing: without kernels it is not known what they refuse.
+pub(crate) fn refused_by_kernels(_: &Job, _: &ModelSpec) -> Vec<Conflict> {
+    Vec::new()
+}
+
 /// Open GPUs, of which there are none.
 #[derive(Debug, Clone)]
 pub enum OpenGpus {}
@@ -53,11 +58,6 @@ impl OpenGpus {
 
     /// Returns their number.
     pub fn count(&self) -> usize {
-        match *self {}
-    }
-
-    /// Returns the settings of a job that GPUs do not support.
-    pub fn refusals(&self, _: &Job, _: &ModelSpec) -> Vec<Conflict> {
         match *self {}
     }
 

@@ -9,14 +9,12 @@ use rankine_cuda::blas::Algorithms;
 use rankine_cuda::{Device, Error as CudaError};
 use rankine_embedding::cuda::Error as TableError;
 use rankine_embedding::plan::Machine;
-use rankine_job::{BlockFeed, Conflict, CopyTiming, DataCache, DenseUpdate, Job, Precision, ThreadBinding};
-use rankine_model::ModelSpec;
+use rankine_job::{BlockFeed, CopyTiming, DataCache, DenseUpdate, Job, Precision, ThreadBinding};
 
 use super::calibration;
 use super::delivery::Delivery;
 use super::error::Error;
 use super::model::CudaModel;
-use super::refusal::refusals;
 use super::setup::{BatchShape, Execution, ModelSetup};
 use crate::request::{CreateError, ModelRequest, OpenError};
 
@@ -41,11 +39,6 @@ impl OpenGpus {
     /// Returns their number.
     pub fn count(&self) -> usize {
         self.0.len()
-    }
-
-    /// Returns every setting of a job that GPUs do not support, each with what they support.
-    pub fn refusals(&self, job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
-        refusals(job, spec)
     }
 
     /// Returns the name of the first GPU.

@@ -50,6 +50,7 @@ pub use input::{InputLanes, InputLayout, InputSlot, StepParameters, Unpacker};
 pub use links::links;
 pub use model::CudaModel;
 pub use power::PowerMeter;
+pub(crate) use refusal::refused_by_kernels;
 pub use setup::{BatchShape, Execution, ModelSetup};
 
 /// Whether this build has the CUDA back end.

@@ -1,60 +1,21 @@
-//! Settings of a job that GPUs do not support yet.
+//! Models for which there are no kernels.
 
 use half::{bf16, f16};
-use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
-use rankine_job::{Conflict, Exchange, Job, Optimizer, Placement, Precision};
+use rankine_cuda::kernels::{Dot, Element, GROUP_KEYS, Head, RANKS_MAX, Route, SparseUpdate};
+use rankine_job::{Conflict, Job, Precision};
 use rankine_model::{Layer, ModelSpec};
 
 use super::network::{Fp8Layers, VectorLayout, has_pairs};
+use crate::limits::{DIM_MAX, FEATURES_MAX, GPUS_PER_NODE_MAX, GROUP_ROWS, HEADS_MAX, ON_CPU};
 
-/// Returns every setting of a job that GPUs do not support, each with what they support.
-pub(super) fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
+const _: () = assert!(GPUS_PER_NODE_MAX == RANKS_MAX && HEADS_MAX == Head::<f32>::HEADS_MAX);
+const _: () = assert!(FEATURES_MAX == Route::FEATURES_MAX && GROUP_ROWS == GROUP_KEYS as u64);
+const _: () = assert!(DIM_MAX == 4 * SparseUpdate::<f32>::VECTORS_MAX as usize);
+
+/// Returns the settings of a job for which there are no kernels.
+pub(crate) fn refused_by_kernels(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     let mut found = Vec::new();
     let mut refuse = |key: String, message: String| found.push(Conflict::new(key, message));
-    let on_cpu = "set device.kind to \"cpu\" for this job";
-    let ranks = job.device.ranks.get() as usize;
-    let nodes = job.device.nodes.get() as usize;
-    if ranks.div_ceil(nodes) > RANKS_MAX {
-        let why = format!("at most {RANKS_MAX} GPUs per node are supported, not {}: {on_cpu}", ranks / nodes);
-        refuse("device.ranks".into(), why);
-    }
-    if nodes > RANKS_MAX {
-        let why = format!("GPU training supports at most {RANKS_MAX} nodes, not {nodes}: {on_cpu}");
-        refuse("device.nodes".into(), why);
-    }
-    if nodes > 1 {
-        let pooled = format!(
-            "GPUs on several nodes exchange rows, but not pooled bags yet: use \"auto\" or \"rows\", 1 node, or \
-             {on_cpu}"
-        );
-        if job.embedding.exchange == Exchange::Pooled {
-            refuse("embedding.exchange".into(), pooled.clone());
-        }
-        for (number, table) in job.tables.iter().enumerate() {
-            if table.exchange == Some(Exchange::Pooled) {
-                refuse(format!("table.{number}.exchange"), pooled.clone());
-            }
-        }
-    }
-    if ranks > 1 {
-        if job.device.tune {
-            let why = "device.tune is not supported on several GPUs, which must all use the same algorithms: remove \
-            it, or set device.tuning to the tuning.json of a run on one GPU with the batch size of one rank";
-            refuse("device.tune".into(), why.into());
-        }
-        for (key, table) in pooled_beyond(job, spec) {
-            let why = format!(
-                "exchange = \"pooled\" is not supported on GPUs for table {table}, which is hybrid, or column-wise \
-                 with rowwise-adagrad: use exchange = \"rows\" or \"auto\" for it, or {on_cpu}"
-            );
-            refuse(key, why);
-        }
-    }
-    let heads = spec.heads.len();
-    if heads > Head::<f32>::HEADS_MAX {
-        let most = Head::<f32>::HEADS_MAX;
-        refuse("head".into(), format!("GPU training supports at most {most} heads, not {heads}: {on_cpu}"));
-    }
     let sizes = layers_for_fp8(spec);
     if let (Some(Precision::Fp8), Err(sizes)) = (job.device.precision, sizes) {
         refuse(
@@ -71,33 +32,9 @@ pub(super) fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         refuse(
             "model.embedding_dim".into(),
             format!(
-                "the dot interaction of {vectors} vectors of {dim} elements is too large for a GPU: {on_cpu}"
+                "the dot interaction of {vectors} vectors of {dim} elements is too large for a GPU: {ON_CPU}"
             ),
         );
-    }
-    found
-}
-
-/// Returns the pooled tables that a job places hybrid, or column-wise with row-wise Adagrad: the key that says so, and
-/// the tables' names.
-fn pooled_beyond(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
-    let beyond = |placement: Placement, exchange: Exchange, rule: &Optimizer| {
-        let rowwise = matches!(rule, Optimizer::RowwiseAdagrad(_));
-        let by_columns = placement == Placement::ColumnWise && rowwise;
-        exchange == Exchange::Pooled && (placement == Placement::Hybrid || by_columns)
-    };
-    let (placement, exchange) = (job.embedding.placement, job.embedding.exchange);
-    let mut found = Vec::new();
-    if beyond(placement, exchange, &job.optimizer.sparse) && !spec.tables.is_empty() {
-        found.push(("embedding.exchange".into(), format!("`{}` and others", spec.tables[0].name)));
-    }
-    for (number, table) in job.tables.iter().enumerate() {
-        let own = (table.placement.unwrap_or(placement), table.exchange.unwrap_or(exchange));
-        let rule = table.optimizer.as_ref().unwrap_or(&job.optimizer.sparse);
-        let says = table.placement.is_some() || table.exchange.is_some() || table.optimizer.is_some();
-        if says && beyond(own.0, own.1, rule) {
-            found.push((format!("table.{number}.exchange"), format!("`{}`", table.columns.join(", "))));
-        }
     }
     found
 }

@@ -19,7 +19,7 @@ use rankine_model::overlap::Overlaps;
 /// A model that is to be created, and the GPUs for it.
 #[derive(Debug, Clone)]
 pub struct ModelSetup {
-    /// The model, which [`super::OpenGpus::refusals`] must accept.
+    /// The model, which [`crate::refusals`] must accept.
     pub model: Model,
     /// The seed of the initial weights.
     pub seed: u64,

@@ -1,7 +1,7 @@
 //! The GPUs of a job: selecting them, placing its tables, and creating the model there.
 
 use rankine_embedding::EmbeddingPlan;
-use rankine_engine_gpu::{CreateError, ModelRequest, OpenError, OpenGpus};
+use rankine_engine_gpu::{CreateError, ModelRequest, OpenError, OpenGpus, refusals};
 use rankine_job::{DeviceKind, Job, Precision};
 use rankine_model::overlap::{Overlap, Overlaps};
 use rankine_model::{Model, ModelSpec};
@@ -22,6 +22,10 @@ fn open(job: &Job, assignment: &RankAssignment, spec: &ModelSpec) -> Result<Open
     if kind == DeviceKind::Cpu {
         return Err(Refusal::OnlyCpu.into());
     }
+    let mut refused = refusals(job, spec);
+    if kind == DeviceKind::Cuda && !refused.is_empty() {
+        return Err(TrainError::Conflicts(refused).into());
+    }
     let ranks = job.device.ranks.get() as usize;
     let gpus = match OpenGpus::open(&assignment.gpus) {
         Ok(gpus) => gpus,
@@ -33,11 +37,8 @@ fn open(job: &Job, assignment: &RankAssignment, spec: &ModelSpec) -> Result<Open
         // A GPU exists but cannot be used: its owner needs to know why.
         Err(OpenError::Unusable(error)) => return Err(Refusal::Unusable(error).into()),
     };
-    let mut refused = gpus.refusals(job, spec);
-    match (refused.is_empty(), kind) {
-        (true, _) => {}
-        (false, DeviceKind::Cuda) => return Err(TrainError::Conflicts(refused).into()),
-        (false, _) => return Err(Refusal::Unsupported(refused.swap_remove(0)).into()),
+    if !refused.is_empty() {
+        return Err(Refusal::Unsupported(refused.swap_remove(0)).into());
     }
     let fp8 = job.device.precision == Some(Precision::Fp8);
     match if fp8 { gpus.without_fp8()? } else { None } {

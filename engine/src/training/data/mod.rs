@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rankine_base::Stop;
 use rankine_base::files::check_folder;
+use rankine_engine_gpu::refusals;
 use rankine_job::{AverageSave, Conflict, DataFolders, DataSource, Generate, Job};
 use rankine_launch::ProcessGroup;
 use rankine_model::ModelSpec;
@@ -208,7 +209,8 @@ pub enum Columns {
 /// Checks a job against its dataset, or against the shape of the one that it would generate, as far as either exists.
 ///
 /// # Errors
-/// [`TrainError::Data`] if the dataset is damaged, [`TrainError::Conflicts`] if the job does not suit it.
+/// [`TrainError::Data`] if the dataset is damaged, [`TrainError::Conflicts`] if the job does not suit it, or if GPUs do
+/// not support a job that requires them.
 pub fn preview(job: &Job) -> Result<Preview, TrainError> {
     let (columns, schema) = match find_data(job)? {
         JobData::Dataset(dataset) => (Columns::Dataset, dataset.schema().clone()),
@@ -217,6 +219,10 @@ pub fn preview(job: &Job) -> Result<Preview, TrainError> {
     };
     let model = translate(job, &schema).map_err(TrainError::Conflicts)?;
     job.id_rules(&schema).map_err(TrainError::Conflicts)?;
+    let refused = if job.requires_gpus() { refusals(job, &model.spec) } else { Vec::new() };
+    if !refused.is_empty() {
+        return Err(TrainError::Conflicts(refused));
+    }
     Ok(Preview { columns, table_bytes: model.table_bytes(), spec: Some(model.spec) })
 }
 

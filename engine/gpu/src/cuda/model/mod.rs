@@ -35,7 +35,7 @@ use super::setup::ModelSetup;
 use profile::Measuring;
 use ranks::GpuRanks;
 
-/// A model on GPUs, with parts and rules that [`super::OpenGpus::refusals`] accepts.
+/// A model on GPUs, with parts and rules that [`crate::refusals`] accepts.
 ///
 /// On one GPU the calling thread does everything. With several, each GPU has a thread, its *rank*, with a replica of
 /// the dense parts and its part of the tables, and takes a range of every batch's samples. The result of training is
