@@ -194,7 +194,7 @@ fn loader_words(error: &libloading::Error, candidate: &str) -> String {
 }
 
 impl LoadedLibrary {
-    fn open(candidate: String) -> Result<Self, Attempt> {
+    pub(super) fn open(candidate: String) -> Result<Self, Attempt> {
         // SAFETY: loading runs the library's initializers. The names are those of NVIDIA's libraries, which may be
         // loaded at any time from any thread, and the folders are writable only by whoever installed them.
         match unsafe { libloading::Library::new(&candidate) } {

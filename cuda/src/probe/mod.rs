@@ -9,10 +9,12 @@ use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
+mod collnet;
 mod driver;
 pub(crate) mod library;
 pub(crate) mod specs;
 
+pub use collnet::{CollNetMissing, collnet_plugin};
 pub use driver::{Driver, VisibleGpu, uuid_text};
 
 use library::{FoundLibrary, LibrarySpec};

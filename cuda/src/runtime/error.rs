@@ -8,6 +8,7 @@ use cudarc::driver::{DriverError, sys};
 use rankine_topology::{Node, Rank};
 
 use super::budget::Budget;
+use crate::probe::CollNetMissing;
 
 /// An error of the driver or another library, or of finding it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -167,6 +168,12 @@ pub enum Error {
     /// NCCL is not found or cannot be used.
     #[error("ranks on several nodes need NCCL: {0}; `rankine doctor` lists where it looked")]
     NoNccl(String),
+    /// The network cannot sum.
+    #[error(
+        "network.collnet is \"require\", but CollNet is not available: {0}; install NCCL 2.27 or later and the plugin \
+         of NVIDIA's SHARP, or set it to \"auto\" or \"off\""
+    )]
+    NoCollNet(CollNetMissing),
     /// A call of NCCL, or a collective that it started, failed.
     #[error("{call}: {words}; set NCCL_DEBUG=WARN for details")]
     Nccl {

@@ -1,22 +1,37 @@
 //! NCCL between ranks with a GPU each.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::Failed;
 use rankine_cuda::nccl::{Communicator, NcclId, Parcel, Reduction};
-use rankine_cuda::{Buffer, Error, Graph};
+use rankine_cuda::{Buffer, Device, Error, Graph};
 
 use super::{Body, Machine, Outcome, Random};
 
 pub(crate) const BODIES: &[Body] = &[
     ("collectives_of_nccl_are_captured", 1, collectives_of_nccl_are_captured),
+    ("collectives_of_nccl_without_blocking_are_captured", 1, collectives_without_blocking_are_captured),
     ("nccl_says_who_waited_for_whom", 1, nccl_says_who_waited_for_whom),
+    ("nccl_leaves_no_thread_that_waits", 1, nccl_leaves_no_thread_that_waits),
 ];
+
+/// How a rank joins: [`Communicator::new`] or [`Communicator::with_collnet`].
+type Join = fn(&Arc<Device>, NcclId, usize, usize, Duration) -> Result<Communicator, Error>;
 
 /// NCCL takes seconds to examine the machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn collectives_of_nccl_are_captured(machine: &Machine, _: &mut Random) -> Outcome {
+    collectives_are_captured(machine, Communicator::new)
+}
+
+fn collectives_without_blocking_are_captured(machine: &Machine, _: &mut Random) -> Outcome {
+    // Without a plugin, the GPUs sum.
+    collectives_are_captured(machine, Communicator::with_collnet)
+}
+
+fn collectives_are_captured(machine: &Machine, join: Join) -> Outcome {
     let id = match NcclId::new() {
         Ok(id) => id,
         // A machine without NCCL can only train on one node.
@@ -29,7 +44,7 @@ fn collectives_of_nccl_are_captured(machine: &Machine, _: &mut Random) -> Outcom
     let ranks = machine.gpus();
     machine.on_ranks(ranks, DEADLINE, |peers, lane| {
         let (device, rank) = (peers.device(), peers.local_rank().0);
-        let world = Communicator::new(device, id, rank, ranks, DEADLINE)?;
+        let world = join(device, id, rank, ranks, DEADLINE)?;
         const LEN: usize = 1000;
         let own: Vec<f32> = (0..LEN).map(|index| (index + rank) as f32).collect();
         let values = Buffer::of(device, &own)?;
@@ -88,4 +103,23 @@ fn nccl_says_who_waited_for_whom(machine: &Machine, _: &mut Random) -> Outcome {
         Err(Error::NcclLate { rank: 1, ranks: 2, deadline_ms: 300 }) => Ok(()),
         other => Err(format!("{other:?}").into()),
     }
+}
+
+/// The call that creates the communicator returns at once, and is aborted.
+fn nccl_leaves_no_thread_that_waits(machine: &Machine, _: &mut Random) -> Outcome {
+    let Ok(id) = NcclId::new() else { return Ok(()) };
+    let device = &machine.devices[0];
+    device.bind()?;
+    let threads = || Ok::<_, Failed>(std::fs::read_dir("/proc/self/task")?.count());
+    let before = threads()?;
+    match Communicator::with_collnet(device, id, 1, 2, Duration::from_millis(300)).map(drop) {
+        Err(Error::NcclLate { rank: 1, ranks: 2, deadline_ms: 300 }) => {}
+        Err(error @ Error::NoCollNet(_)) => {
+            eprintln!("skipped: {error}");
+            return Ok(());
+        }
+        other => return Err(format!("{other:?}").into()),
+    }
+    let after = threads()?;
+    if after > before { Err(format!("{before} threads became {after}").into()) } else { Ok(()) }
 }

@@ -81,7 +81,7 @@ impl OpenGpus {
     ///
     /// # Errors
     /// None.
-    pub fn check_libraries(&self, _: usize) -> Result<(), Cause> {
+    pub fn check_libraries(&self, _: &Job, _: usize) -> Result<(), Cause> {
         match *self {}
     }
 

@@ -8,6 +8,7 @@ use rankine_topology::{Topology, TopologyError};
 
 use super::data::DataCache;
 use super::embedding::{Exchange, Placement};
+use super::network::CollNet;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
 use super::train::{Average, AverageKind, DeviceKind};
@@ -29,6 +30,10 @@ impl Job {
         let counted = [self.device.ranks, self.device.nodes].iter().all(|ranks| ranks.count().is_some());
         if let (true, Err(error)) = (counted, self.topology()) {
             found.push(Conflict::new("device.nodes", error.to_string()));
+        }
+        if self.network.collnet == CollNet::Require && self.device.kind == DeviceKind::Cpu {
+            let what = "\"require\" needs GPUs on several nodes, and device.kind is \"cpu\"";
+            found.push(Conflict::new("network.collnet", what));
         }
         if self.device.tune && self.device.tuning.is_some() {
             found.push(Conflict::new(

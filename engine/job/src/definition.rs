@@ -9,6 +9,7 @@ use super::feature::Feature;
 use super::guard::Guard;
 use super::metrics::Metrics;
 use super::model::{Head, Model, Table};
+use super::network::{CollNet, Network};
 use super::optimizer::Optimizers;
 use super::train::{Device, DeviceKind, Eval, Train};
 use super::values::JobName;
@@ -59,6 +60,9 @@ pub struct Job {
     /// The devices that train the model.
     #[serde(default)]
     pub device: Device,
+    /// How nodes communicate.
+    #[serde(default)]
+    pub network: Network,
     /// Where the metrics of the training can be watched.
     #[serde(default)]
     pub metrics: Metrics,
@@ -72,7 +76,8 @@ impl Job {
     /// Whether the job cannot be trained on the CPU instead of GPUs.
     #[doc(hidden)]
     pub fn requires_gpus(&self) -> bool {
-        self.device.kind == DeviceKind::Cuda || self.data.cache == DataCache::Gpu
+        let by_network = self.network.collnet == CollNet::Require;
+        self.device.kind == DeviceKind::Cuda || self.data.cache == DataCache::Gpu || by_network
     }
 
     /// Returns the `[[table]]` that names a column, with its index.

@@ -9,7 +9,7 @@ use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, Folders, Width};
 use super::{
     Average, AverageKind, Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, EvalSet, Exchange,
-    Feature, Generate, Guard, IdPolicy, Job, Metrics, Placement, Precision, Raw, Reader, Train,
+    Feature, Generate, Guard, IdPolicy, Job, Metrics, Network, Placement, Precision, Raw, Reader, Train,
 };
 
 impl Job {
@@ -43,6 +43,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
         guard,
         reader,
         device,
+        network,
         metrics,
     } = job;
     writeln!(out, "# The effective job, with every default filled in.")?;
@@ -86,6 +87,8 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     writeln!(out, "ranks = {ranks}\nnodes = {nodes}\ndense_update = \"{}\"", dense_update.name())?;
     writeln!(out, "bind = \"{}\"\nfeed = \"{}\"", bind.name(), feed.name())?;
     writeln!(out, "copies = \"{}\"", copies.name())?;
+    let Network { collnet } = network;
+    writeln!(out, "\n[network]\ncollnet = \"{}\"", collnet.name())?;
     let Metrics { listen, textfile, tensorboard, mllog } = metrics;
     writeln!(out, "\n[metrics]")?;
     write_option(

@@ -21,7 +21,7 @@ use toml::{Table, Value};
 use rankine_job::{Buckets, Feature, Job, JobError, JobFile, Model, Optimizer, Schedule, Width};
 
 /// Settings that cannot vary, and why.
-const FIXED: [(&str, &str); 9] = [
+const FIXED: [(&str, &str); 10] = [
     ("train.epochs", STEPS),
     ("train.max_steps", STEPS),
     ("train.validation", "all trials are compared on one validation set; set it in the job"),
@@ -30,6 +30,7 @@ const FIXED: [(&str, &str); 9] = [
     ("eval", "it does not change what is learned"),
     ("data", "all trials are trained on the same samples"),
     ("device", "it does not change what is learned"),
+    ("network", "it does not change what is learned"),
     ("seed", "the best of several seeds is not better on other data"),
 ];
 /// A range of whole numbers with at most this many has all of them checked, and a longer one this many.

@@ -13,9 +13,10 @@ use bytemuck::Pod;
 
 use rankine_topology::{Node, Rank};
 
-use super::nccl::NcclId;
+use super::nccl::{CollNet, NcclId};
 use super::peers::{GatherError, Peers};
 use super::rendezvous::Rendezvous;
+use crate::probe::CollNetMissing;
 use crate::runtime::{Device, Error, Result};
 
 pub use gate::CopyGate;
@@ -211,9 +212,18 @@ impl Cluster {
     /// # Errors
     /// If NCCL is not found or does not initialize, or if not all ranks join in time.
     pub fn join_rail(&self, what: &'static str) -> Result<Option<Rail>> {
+        self.join_rail_with(what, CollNet::Off)
+    }
+
+    /// The same for a rail whose sums the network may take.
+    ///
+    /// # Errors
+    /// As [`Cluster::join_rail`], and [`Error::NoCollNet`].
+    pub fn join_rail_with(&self, what: &'static str, collnet: CollNet) -> Result<Option<Rail>> {
         if self.nodes == 1 {
             return Ok(None);
         }
+        let collnet = self.agrees_on(collnet)?;
         // One rank of each rail creates the NCCL id; all zeros mean that it could not.
         let none = || -> NcclId { bytemuck::Zeroable::zeroed() };
         let own = match self.node() == Node(0) && !self.device().ledger().measures() {
@@ -227,7 +237,21 @@ impl Cluster {
         if ids[first] == none() && !self.device().ledger().measures() {
             return Err(Error::PeersStray { rank: self.rank(), other: Rank(first) });
         }
-        Ok(Some(Rail::join(self, ids[first], what)?))
+        Ok(Some(Rail::join(self, ids[first], what, collnet)?))
+    }
+
+    /// Whether the network is to sum: only if it can on all ranks. A collective call unless it is off.
+    fn agrees_on(&self, collnet: CollNet) -> Result<bool> {
+        if collnet == CollNet::Off {
+            return Ok(false);
+        }
+        let own = CollNet::Require.check();
+        let of_ranks = self.gather(u8::from(own.is_ok()))?;
+        match (of_ranks.iter().position(|&has| has == 0), collnet) {
+            (None, _) => Ok(true),
+            (Some(_), CollNet::Off | CollNet::Auto) => Ok(false),
+            (Some(rank), CollNet::Require) => own.and(Err(Error::NoCollNet(CollNetMissing::Elsewhere(rank)))),
+        }
     }
 
     fn apart(&self, why: String) -> Error {

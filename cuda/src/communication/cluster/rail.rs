@@ -42,9 +42,13 @@ struct Member {
 }
 
 impl Rail {
-    pub(super) fn join(cluster: &Cluster, id: NcclId, what: &'static str) -> Result<Self> {
+    pub(super) fn join(cluster: &Cluster, id: NcclId, what: &'static str, collnet: bool) -> Result<Self> {
         let (device, deadline) = (cluster.device(), cluster.deadline());
-        let communicator = Communicator::new(device, id, cluster.node().0, cluster.nodes(), deadline)?;
+        let (node, nodes) = (cluster.node().0, cluster.nodes());
+        let communicator = match collnet {
+            false => Communicator::new(device, id, node, nodes, deadline)?,
+            true => Communicator::with_collnet(device, id, node, nodes, deadline)?,
+        };
         let inside = Arc::new(HostWord::new(device)?);
         if let Some(gate) = &cluster.gate {
             gate.add_rail(&inside);

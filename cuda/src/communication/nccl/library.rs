@@ -4,15 +4,72 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use cudarc::driver::sys::CUstream;
 
-use crate::probe::CallError;
 use crate::probe::library::LoadedLibrary;
 use crate::probe::specs::NCCL;
+use crate::probe::{CallError, CollNetMissing};
 use crate::runtime::{Error, Result};
 
 /// `ncclComm_t`.
 pub(super) type Handle = *mut c_void;
 /// `ncclResult_t`, an enum of the size of an int; 0 is success.
 pub(super) type Status = c_int;
+/// `ncclInProgress`: what was started continues in the background.
+pub(super) const IN_PROGRESS: Status = 7;
+/// The first version whose communicators can be configured to use CollNet.
+const CONFIGURED: c_int = 22700;
+
+/// `ncclConfig_t` of NCCL 2.27. Later versions have more fields, which then have their defaults: NCCL reads as much as
+/// `size` says.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+    cga_cluster_size: c_int,
+    min_ctas: c_int,
+    max_ctas: c_int,
+    net_name: *const c_char,
+    split_share: c_int,
+    traffic_class: c_int,
+    comm_name: *const c_char,
+    collnet_enable: c_int,
+    cta_policy: c_int,
+    shrink_share: c_int,
+    nvls_ctas: c_int,
+}
+
+const _: () = assert!(size_of::<Config>() == 72 && std::mem::offset_of!(Config, collnet_enable) == 56);
+
+impl Config {
+    /// A communicator whose calls do not block, and which sums in the network if it can.
+    pub(super) fn with_collnet() -> Self {
+        // `NCCL_CONFIG_UNDEF_INT`.
+        const UNDEFINED: c_int = c_int::MIN;
+        Self {
+            size: size_of::<Self>(),
+            magic: 0xcafe_beef,
+            version: CONFIGURED as u32,
+            blocking: 0,
+            cga_cluster_size: UNDEFINED,
+            min_ctas: UNDEFINED,
+            max_ctas: UNDEFINED,
+            net_name: std::ptr::null(),
+            split_share: UNDEFINED,
+            traffic_class: UNDEFINED,
+            comm_name: std::ptr::null(),
+            collnet_enable: 1,
+            cta_policy: UNDEFINED,
+            shrink_share: UNDEFINED,
+            nvls_ctas: UNDEFINED,
+        }
+    }
+}
+
+/// `ncclCommInitRankConfig`.
+pub(super) type InitRankConfig =
+    unsafe extern "C" fn(*mut Handle, c_int, NcclId, c_int, *mut Config) -> Status;
 
 /// The id of a communicator: one rank creates it and sends it to the others. `ncclUniqueId`.
 #[repr(C)]
@@ -30,6 +87,8 @@ impl std::fmt::Debug for NcclId {
 pub(super) struct Calls {
     get_unique_id: unsafe extern "C" fn(*mut NcclId) -> Status,
     pub(super) init_rank: unsafe extern "C" fn(*mut Handle, c_int, NcclId, c_int) -> Status,
+    get_version: unsafe extern "C" fn(*mut c_int) -> Status,
+    init_rank_config: Option<InitRankConfig>,
     pub(super) destroy: unsafe extern "C" fn(Handle) -> Status,
     pub(super) abort: unsafe extern "C" fn(Handle) -> Status,
     pub(super) async_error: unsafe extern "C" fn(Handle, *mut Status) -> Status,
@@ -59,6 +118,9 @@ impl Calls {
             Ok(Self {
                 get_unique_id: library.symbol(c"ncclGetUniqueId")?,
                 init_rank: library.symbol(c"ncclCommInitRank")?,
+                get_version: library.symbol(c"ncclGetVersion")?,
+                // Since 2.14.
+                init_rank_config: library.symbol(c"ncclCommInitRankConfig").ok(),
                 destroy: library.symbol(c"ncclCommDestroy")?,
                 abort: library.symbol(c"ncclCommAbort")?,
                 async_error: library.symbol(c"ncclCommGetAsyncError")?,
@@ -71,6 +133,17 @@ impl Calls {
                 words: library.symbol(c"ncclGetErrorString")?,
                 last_words: library.symbol(c"ncclGetLastError")?,
             })
+        }
+    }
+
+    /// The function that creates communicators with a configuration; or why it cannot choose CollNet.
+    pub(super) fn configured(&self) -> std::result::Result<InitRankConfig, CollNetMissing> {
+        let mut version = 0;
+        // SAFETY: the pointer is to a live int.
+        let status = unsafe { (self.get_version)(&mut version) };
+        match self.init_rank_config.filter(|_| status == 0 && version >= CONFIGURED) {
+            Some(init) => Ok(init),
+            None => Err(CollNetMissing::OldNccl { version }),
         }
     }
 

@@ -8,14 +8,16 @@ mod library;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 
 use crate::runtime::{Device, Error, Lane, Pointer, Result};
 
 pub use library::NcclId;
-use library::{Calls, Handle};
+use library::{Calls, Config, Handle, IN_PROGRESS, InitRankConfig, Status};
+
+use crate::probe::{CollNetMissing, collnet_plugin};
 
 /// Checks that NCCL is installed in a supported version.
 ///
@@ -23,6 +25,39 @@ use library::{Calls, Handle};
 /// [`Error::NoNccl`].
 pub fn check_library() -> Result<()> {
     Calls::load().map(drop)
+}
+
+/// Whether the network sums instead of the GPUs, in communicators with nothing but sums.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CollNet {
+    /// By NCCL's default, it does not.
+    #[default]
+    Off,
+    /// If NCCL and a plugin support it.
+    Auto,
+    /// It must.
+    Require,
+}
+
+impl CollNet {
+    /// Checks that CollNet is available to this process if it is required.
+    ///
+    /// # Errors
+    /// [`Error::NoCollNet`].
+    pub fn check(self) -> Result<()> {
+        if self == Self::Require { check_collnet().map_err(Error::NoCollNet) } else { Ok(()) }
+    }
+}
+
+/// Checks that NCCL and a plugin for CollNet are installed. Whether the switches can sum shows only when NCCL connects;
+/// if they cannot, the GPUs sum.
+///
+/// # Errors
+/// What is missing.
+pub fn check_collnet() -> std::result::Result<(), CollNetMissing> {
+    let calls = Calls::load().map_err(|error| CollNetMissing::NoNccl(error.to_string()))?;
+    calls.configured()?;
+    collnet_plugin().map(drop)
 }
 
 /// Element types that NCCL sums and sends.
@@ -69,6 +104,9 @@ pub struct Parcel<T> {
     pub len: usize,
 }
 
+/// How long the host sleeps between two looks at a call in the background.
+const NAP: Duration = Duration::from_micros(50);
+
 /// A rank's membership in an NCCL communicator. It must be dropped after the graphs that captured any of its
 /// collectives.
 ///
@@ -82,6 +120,8 @@ pub struct Communicator {
     handle: Option<Membership>,
     rank: usize,
     ranks: usize,
+    /// How long a call may continue in the background.
+    deadline: Duration,
 }
 
 /// `ncclComm_t`. Any thread may use it, but only one at a time.
@@ -119,7 +159,71 @@ impl Communicator {
             true => None,
             false => Some(join(calls, device, id, rank, ranks, deadline)?),
         };
-        Ok(Self { device: Arc::clone(device), calls, handle, rank, ranks })
+        Ok(Self { device: Arc::clone(device), calls, handle, rank, ranks, deadline })
+    }
+
+    /// The same with sums by the network, where it can take them; otherwise the GPUs sum. No thread keeps waiting after
+    /// `deadline`.
+    ///
+    /// # Errors
+    /// As [`Communicator::new`], and [`Error::NoCollNet`] if NCCL is too old.
+    pub fn with_collnet(
+        device: &Arc<Device>,
+        id: NcclId,
+        rank: usize,
+        ranks: usize,
+        deadline: Duration,
+    ) -> Result<Self> {
+        let calls = Calls::load()?;
+        let init = calls.configured().map_err(Error::NoCollNet)?;
+        let mut joined = Self { device: Arc::clone(device), calls, handle: None, rank, ranks, deadline };
+        if !device.ledger().measures() {
+            joined.join_without_blocking(id, init)?;
+        }
+        Ok(joined)
+    }
+
+    /// Joins through a call that returns at once; if that does not succeed in time, aborts it.
+    fn join_without_blocking(&mut self, id: NcclId, init: InitRankConfig) -> Result<()> {
+        self.device.bind()?;
+        let (mut handle, mut config) = (std::ptr::null_mut(), Config::with_collnet());
+        // SAFETY: both pointers are to live variables, which NCCL reads before it returns; the id is plain bytes.
+        let status = unsafe { init(&mut handle, self.ranks as i32, id, self.rank as i32, &mut config) };
+        if handle.is_null() {
+            return self.calls.named(status, "ncclCommInitRankConfig").and(Err(Error::Nccl {
+                call: "ncclCommInitRankConfig",
+                words: "it returned no communicator".into(),
+            }));
+        }
+        self.handle = Some(Membership(handle));
+        self.finish(handle, status, "ncclCommInitRankConfig").inspect_err(|_| self.abort())
+    }
+
+    /// Waits for a call that continues in the background, as only calls of communicators that do not block do.
+    fn finish(&self, handle: Handle, status: Status, call: &'static str) -> Result<()> {
+        if status != IN_PROGRESS {
+            return self.calls.named(status, call);
+        }
+        let begun = Instant::now();
+        loop {
+            let mut state = 0;
+            // SAFETY: communicator and state live.
+            let asked = unsafe { (self.calls.async_error)(handle, &mut state) };
+            self.calls.named(asked, "ncclCommGetAsyncError")?;
+            if state != IN_PROGRESS {
+                return self.calls.named(state, call);
+            }
+            if begun.elapsed() > self.deadline {
+                let deadline_ms = self.deadline.as_millis();
+                return Err(Error::NcclLate { rank: self.rank, ranks: self.ranks, deadline_ms });
+            }
+            thread::sleep(NAP);
+        }
+    }
+
+    /// This rank's GPU.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// This rank.
@@ -161,7 +265,7 @@ impl Communicator {
         let status = unsafe {
             (self.calls.all_reduce)(from, to, len, T::KIND, reduction as i32, handle, lane.stream())
         };
-        self.calls.named(status, "ncclAllReduce")
+        self.finish(handle, status, "ncclAllReduce")
     }
 
     /// Enqueues copying `len` elements of one rank to all. Input and output may be the same memory.
@@ -184,7 +288,7 @@ impl Communicator {
         // SAFETY: communicator and stream live; the caller vouches for the memory.
         let status =
             unsafe { (self.calls.broadcast)(from, to, len, T::KIND, root as i32, handle, lane.stream()) };
-        self.calls.named(status, "ncclBroadcast")
+        self.finish(handle, status, "ncclBroadcast")
     }
 
     /// Enqueues sending and receiving parcels, all at the same time. What one rank sends to another must be received
@@ -208,14 +312,14 @@ impl Communicator {
                 // SAFETY: communicator and stream live; the caller vouches for the memory.
                 let status =
                     unsafe { (self.calls.send)(from, *len, T::KIND, *rank as i32, handle, lane.stream()) };
-                self.calls.named(status, "ncclSend")?;
+                self.finish(handle, status, "ncclSend")?;
             }
             for Parcel { rank, pointer, len } in received {
                 let to = pointer.address() as *mut _;
                 // SAFETY: as for those that are sent.
                 let status =
                     unsafe { (self.calls.receive)(to, *len, T::KIND, *rank as i32, handle, lane.stream()) };
-                self.calls.named(status, "ncclRecv")?;
+                self.finish(handle, status, "ncclRecv")?;
             }
             Ok(())
         })
@@ -226,15 +330,13 @@ impl Communicator {
     /// # Errors
     /// Those of `enqueue`, and if NCCL reports an error.
     pub fn group(&self, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
-        if self.handle("ncclGroupStart")?.is_none() {
-            return Ok(());
-        }
+        let Some(handle) = self.handle("ncclGroupStart")? else { return Ok(()) };
         // SAFETY: groups are started and ended by the same thread.
         self.calls.named(unsafe { (self.calls.group_start)() }, "ncclGroupStart")?;
         let enqueued = enqueue();
         // The group must end in any case. If enqueueing failed, its error is returned.
         // SAFETY: it was started above.
-        let ended = self.calls.named(unsafe { (self.calls.group_end)() }, "ncclGroupEnd");
+        let ended = self.finish(handle, unsafe { (self.calls.group_end)() }, "ncclGroupEnd");
         enqueued.and(ended)
     }
 
@@ -248,7 +350,10 @@ impl Communicator {
         // SAFETY: communicator and status live.
         let asked = unsafe { (self.calls.async_error)(handle, &mut status) };
         self.calls.named(asked, "ncclCommGetAsyncError")?;
-        self.calls.named(status, "a collective in the background")
+        match status {
+            IN_PROGRESS => Ok(()),
+            status => self.calls.named(status, "a collective in the background"),
+        }
     }
 
     /// Ends all enqueued collectives, whatever other ranks do; the results are undefined. Nothing can be enqueued

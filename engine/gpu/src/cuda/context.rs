@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rankine_cuda::nccl::CollNet;
 use rankine_cuda::{Cluster, ClusterSum, Device, Lane, Moment, Rail};
 use rankine_embedding::cuda::Result;
 use rankine_topology::Rank;
@@ -34,8 +35,12 @@ pub(super) struct Rails {
 
 impl RankContext {
     /// With several ranks this is a collective call.
-    pub(super) fn new(device: &Arc<Device>, cluster: Option<&Arc<Cluster>>) -> Result<Self> {
-        let links = cluster.map(RankLinks::join).transpose()?;
+    pub(super) fn new(
+        device: &Arc<Device>,
+        cluster: Option<&Arc<Cluster>>,
+        collnet: CollNet,
+    ) -> Result<Self> {
+        let links = cluster.map(|cluster| RankLinks::join(cluster, collnet)).transpose()?;
         Ok(Self { device: Arc::clone(device), links })
     }
 
@@ -70,8 +75,9 @@ impl RankContext {
 
 impl RankLinks {
     /// A collective call.
-    fn join(cluster: &Arc<Cluster>) -> Result<Self> {
-        let [routes, rows, sums] = ["routes", "rows", "dense gradients"].map(|what| cluster.join_rail(what));
+    fn join(cluster: &Arc<Cluster>, collnet: CollNet) -> Result<Self> {
+        let (routes, rows) = (cluster.join_rail("routes"), cluster.join_rail("rows"));
+        let sums = cluster.join_rail_with("dense gradients", collnet);
         let rails = match (routes?, rows?, sums?) {
             (Some(routes), Some(rows), Some(sums)) => Some(Rails { routes, rows, sums }),
             _ => None,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rankine_backend::{Backend, BackendError, Cause};
 use rankine_base::build::Build;
 use rankine_cuda::blas::Algorithms;
+use rankine_cuda::nccl::CollNet;
 use rankine_cuda::{Device, Error as CudaError};
 use rankine_embedding::cuda::Error as TableError;
 use rankine_embedding::plan::Machine;
@@ -58,14 +59,15 @@ impl OpenGpus {
         Ok(other.map(|device| device.name()).transpose().map_err(Error::from)?)
     }
 
-    /// Loads the libraries that training on several nodes, or one, needs.
+    /// Loads the libraries that training a job on several nodes, or one, needs.
     ///
     /// # Errors
     /// Which library cannot be loaded, and why.
-    pub fn check_libraries(&self, nodes: usize) -> Result<(), Cause> {
+    pub fn check_libraries(&self, job: &Job, nodes: usize) -> Result<(), Cause> {
         rankine_cuda::blas::check_library()?;
         if nodes > 1 {
             rankine_cuda::nccl::check_library()?;
+            collnet(job).check()?;
         }
         Ok(())
     }
@@ -135,6 +137,7 @@ impl OpenGpus {
             seed: job.seed,
             execution: Execution {
                 deadline: job.guard.barrier_timeout_s.duration(),
+                collnet: collnet(job),
                 overlaps,
                 shard_dense_update: job.device.dense_update == DenseUpdate::Sharded,
                 binds_threads: job.device.bind == ThreadBinding::Auto,
@@ -158,6 +161,15 @@ impl OpenGpus {
             processes: processes.cloned(),
             measures_memory: true,
         }
+    }
+}
+
+/// Whether the network sums, according to a job.
+fn collnet(job: &Job) -> CollNet {
+    match job.network.collnet {
+        rankine_job::CollNet::Off => CollNet::Off,
+        rankine_job::CollNet::Auto => CollNet::Auto,
+        rankine_job::CollNet::Require => CollNet::Require,
     }
 }
 

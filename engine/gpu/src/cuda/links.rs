@@ -1,10 +1,9 @@
 //! The all-reduce bandwidth between the GPUs of several processes: `rankine doctor --cluster` reports it before a job
 //! is started.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use rankine_cuda::nccl::{Communicator, NcclId, Reduction};
+use rankine_cuda::nccl::{self, Communicator, NcclId, Reduction};
 use rankine_cuda::{AllReduce, Buffer, Device, Lane, Moment, Peers};
 use rankine_topology::{LocalRank, Node, Process};
 
@@ -67,7 +66,32 @@ pub fn links(
     let by_peers = peers.and_then(|peers| by_peers(&peers[0])).map_err(|error| error.to_string());
     let of_node = link("the GPUs of a node, by their own memory", node.len(), by_peers);
 
-    let id = if process == Process(0) {
+    let join = |id| Communicator::new(&device, id, process.0, processes, deadline);
+    let by_nccl = over_all(meeting, |id| by_nccl(join(id)?))?;
+    let by_nccl = link("all GPUs, by NCCL", processes, by_nccl);
+
+    // No process may wait for one without CollNet.
+    let complaint = nccl::check_collnet().err().map(|why| why.to_string()).unwrap_or_default();
+    let complaints = meeting.gather(complaint.as_bytes())?;
+    let by_network = match complaints.iter().position(|words| !words.is_empty()) {
+        Some(other) => {
+            let why = String::from_utf8_lossy(&complaints[other]);
+            Err(format!("not available, process {other}: {why}"))
+        }
+        None => {
+            let join = |id| Communicator::with_collnet(&device, id, process.0, processes, deadline);
+            over_all(meeting, |id| self::by_nccl(join(id)?))?
+        }
+    };
+    Ok(vec![of_node, by_nccl, link("all GPUs, by the network (CollNet)", processes, by_network)])
+}
+
+/// Measures among all processes, with an id that the first one creates.
+fn over_all(
+    meeting: &mut Meeting,
+    measure: impl FnOnce(NcclId) -> rankine_cuda::Result<f64>,
+) -> Result<Result<f64, String>, MeetError> {
+    let id = if meeting.process() == Process(0) {
         NcclId::new().map_err(|error| error.to_string())
     } else {
         Err(String::new())
@@ -77,11 +101,10 @@ pub fn links(
         Err(words) => words.as_bytes(),
     };
     let ids = meeting.gather(told)?;
-    let by_nccl = match bytemuck::try_pod_read_unaligned::<NcclId>(&ids[0]) {
-        Ok(id) => by_nccl(&device, id, process, processes, deadline).map_err(|error| error.to_string()),
+    Ok(match bytemuck::try_pod_read_unaligned::<NcclId>(&ids[0]) {
+        Ok(id) => measure(id).map_err(|error| error.to_string()),
         Err(_) => Err(String::from_utf8_lossy(&ids[0]).into_owned()),
-    };
-    Ok(vec![of_node, link("all GPUs, by NCCL", processes, by_nccl)])
+    })
 }
 
 /// Milliseconds of an all-reduce.
@@ -96,16 +119,10 @@ fn by_peers(peers: &Peers) -> rankine_cuda::Result<f64> {
 }
 
 /// Milliseconds of an all-reduce.
-fn by_nccl(
-    device: &Arc<Device>,
-    id: NcclId,
-    process: Process,
-    processes: usize,
-    deadline: Duration,
-) -> rankine_cuda::Result<f64> {
+fn by_nccl(world: Communicator) -> rankine_cuda::Result<f64> {
+    let device = world.device();
     let lane = Lane::new(device)?;
     let values = Buffer::<f32>::filled(device, VALUES, 0x11)?;
-    let world = Communicator::new(device, id, process.0, processes, deadline)?;
     let values = values.pointer();
     // SAFETY: there are as many values, which live until the lane has been waited for.
     time(&lane, || unsafe { world.all_reduce(&lane, values, values, VALUES, Reduction::Sum) })

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rankine_cuda::blas::{Algorithms, Compute};
+use rankine_cuda::nccl::CollNet;
 use rankine_cuda::{CopyGate, Device};
 use rankine_embedding::EmbeddingPlan;
 use rankine_job::Precision;
@@ -63,6 +64,8 @@ pub struct Execution {
     pub gates_copies: bool,
     /// How long a rank waits for another one before it fails.
     pub deadline: Duration,
+    /// Whether the network sums dense gradients over nodes.
+    pub collnet: CollNet,
 }
 
 impl Execution {
@@ -77,6 +80,7 @@ impl Execution {
             delivery: Delivery::Needed,
             gates_copies: false,
             deadline: Duration::from_secs(30),
+            collnet: CollNet::Off,
         }
     }
 

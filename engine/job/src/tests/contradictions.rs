@@ -91,6 +91,19 @@ fn algorithms_are_timed_or_taken_from_a_record() {
 }
 
 #[test]
+fn only_gpus_can_require_sums_by_the_network() {
+    let text = errors(SOUND, &["network.collnet='require'", "device.kind='cpu'"]);
+    assert!(text.contains("\"require\" needs GPUs on several nodes"), "{text}");
+    let with = |sets: &[&str]| Job::from_toml("job.toml", SOUND, sets).unwrap();
+    for (collnet, requires_gpus) in [("off", false), ("auto", false), ("require", true)] {
+        let collnet = format!("network.collnet='{collnet}'");
+        assert_eq!(with(&[&collnet]).requires_gpus(), requires_gpus, "{collnet}");
+    }
+    assert_eq!(with(&[]).network.collnet, CollNet::Off);
+    with(&["network.collnet='auto'", "device.kind='cpu'"]);
+}
+
+#[test]
 fn all_contradictions_are_reported_at_once() {
     let sets = [
         "model.embedding_dim=32",

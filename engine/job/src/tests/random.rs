@@ -430,6 +430,9 @@ fn any_job() -> impl Strategy<Value = Job> {
             checkpoint,
             guard,
             reader,
+            network: Network {
+                collnet: if device.kind == DeviceKind::Cpu { CollNet::Auto } else { CollNet::Require },
+            },
             device,
             metrics,
         },

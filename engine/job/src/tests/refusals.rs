@@ -116,7 +116,7 @@ job.toml:22:2: unknown key `traim`
    |  ^^^^^
    = did you mean `train`?
    = known keys: name, seed, data, model, feature, table, head, embedding, optimizer, train, eval, checkpoint, guard, \
-reader, device, metrics",
+reader, device, network, metrics",
         ),
         (
             "[64, 16]",

@@ -58,7 +58,7 @@ pub(super) fn device_of(
     let gpus = open(job, assignment, &model.spec)?;
     let tables = model.table_bytes() / gpus.count().max(1) as u64;
     let check = || -> Result<(), UnusableGpus> {
-        gpus.check_libraries(assignment.topology.nodes())?;
+        gpus.check_libraries(job, assignment.topology.nodes())?;
         match gpus.free_bytes()?.into_iter().find(|&free| tables > free) {
             Some(free) => Err(UnusableGpus::TooSmall { tables, free }),
             None => Ok(()),

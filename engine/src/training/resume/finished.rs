@@ -25,12 +25,13 @@ pub(super) enum FinishedRun {
 
 /// Settings that change neither what is learned nor how it is evaluated, beyond the rounding of other devices and
 /// placements: they may differ from those of a finished run. Data are compared by their contents.
-const FREE: [&str; 16] = [
+const FREE: [&str; 17] = [
     "name",
     "data",
     "checkpoint",
     "reader",
     "device",
+    "network",
     "metrics",
     "embedding.placement",
     "embedding.exchange",

@@ -265,7 +265,7 @@ fn create_rank(
 ) -> Result<Box<dyn RankModel>> {
     let cluster = cluster.map(Arc::new);
     let create = || -> Result<Box<dyn RankModel>> {
-        let context = RankContext::new(device, cluster.as_ref())?;
+        let context = RankContext::new(device, cluster.as_ref(), setup.execution.collnet)?;
         let setup = Arc::clone(setup);
         Ok(match setup.execution.precision {
             Precision::Fp32 | Precision::Tf32 => Box::new(GpuRank::<f32>::new(context, setup)?),
