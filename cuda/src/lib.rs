@@ -3,8 +3,8 @@
 //! This crate is a part of `rankine` and may change with any version; `rankine::prelude` is stable.
 //!
 //! The libraries are found at run time, not at build time, so one binary serves machines with and without GPUs;
-//! [`probe`] reports what is installed. Everything else needs the feature `cuda`, which compiles the kernels into the
-//! binary.
+//! [`probe`] reports what is installed, and [`nvml`] what GPUs draw. Everything else needs the feature `cuda`, which
+//! compiles the kernels into the binary.
 //!
 //! - `runtime` is what any program on GPUs needs. A [`Device`] has [`Lane`]s, on which work is enqueued; work uses
 //!   [`Buffer`]s; a lane's work can be captured in a [`Graph`] and replayed.
@@ -22,6 +22,7 @@
 // Without the feature, most of the items linked above are not compiled.
 #![cfg_attr(not(feature = "cuda"), allow(rustdoc::broken_intra_doc_links))]
 
+pub mod nvml;
 pub mod probe;
 
 #[cfg(feature = "cuda")]

@@ -13,9 +13,10 @@ use rankine_checkpoint::{Checkpoint, Disk, Files, Input, Output, list};
 use rankine_engine::run_paths;
 use rankine_engine::source::open_checkpoint;
 use rankine_engine::training::{
-    EndReason, Event, IterationSummary, Observer, Progress, Start, Stop, Summary, TrainError, TrainOptions,
-    train,
+    EndReason, Event, IterationSummary, MeteredGpus, Observer, Progress, Start, Stop, Summary, TrainError,
+    TrainOptions, train,
 };
+use rankine_engine_gpu::{GpuMeter, GpuReading};
 use rankine_launch::{Activity, Failure, Patience, ProcessGroup};
 use rankine_model::evaluation::EvalMetrics;
 use rankine_reader::{Dataset, Part};
@@ -561,6 +562,61 @@ fn the_summary_describes_the_training() {
     let eval = eval.unwrap();
     assert_eq!(eval.metrics.first.unwrap().samples, EVAL_SAMPLES);
     assert!(eval.seconds > 0.0 && eval.auc_achievable.is_some());
+}
+
+/// Draws 300 W, and is at its power limit of 300 W.
+#[derive(Debug)]
+struct Meter;
+
+impl GpuMeter for Meter {
+    fn read(&self, uuid: &str) -> Option<GpuReading> {
+        let watts = Some(300.0);
+        (uuid != "GPU-3").then(|| GpuReading { watts, limit_watts: watts, ..GpuReading::default() })
+    }
+
+    fn absence(&self) -> Option<String> {
+        None
+    }
+}
+
+/// The energy of two GPUs of 300 W is the time of the steps and of what is between them, times 600 W. Each attempt
+/// has its own.
+#[test]
+fn the_summary_has_the_power_of_the_gpus() {
+    let runs = Runs::new();
+    let metered = |uuids: &[&str]| {
+        let uuids = uuids.iter().map(|uuid| (*uuid).to_owned()).collect();
+        MeteredGpus { meter: Arc::new(Meter), uuids }
+    };
+    let gpus = metered(&["GPU-1", "GPU-2"]);
+    let options = TrainOptions { gpus: Some(&gpus), ..TrainOptions::default() };
+    let pause = |event: &Event<'_>| {
+        if matches!(event, Event::Step(..)) {
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let sets = ["train.max_steps=5", "checkpoint.every_steps=5", "train.epochs=2"];
+    let began = Instant::now();
+    let power = runs.try_train("run", &sets, options, pause).1.unwrap().power.unwrap();
+    let most = began.elapsed().as_secs_f64();
+    assert!((power.watts - 600.0).abs() < 1e-6, "{power:?}");
+    assert_eq!((power.limit_watts, power.limited_step_share), (Some(600.0), Some(1.0)));
+    let joules = power.joules_per_sample * 5.0 * BATCH as f64;
+    assert!(joules >= 600.0 * 0.5 && joules <= 600.0 * most, "{joules} J in at most {most} s");
+
+    // Two more steps, of the 200 samples of this attempt.
+    let options = TrainOptions { start: Start::Resume, ..options };
+    let sets = ["train.max_steps=7", "train.epochs=2"];
+    let began = Instant::now();
+    let power = runs.try_train("run", &sets, options, pause).1.unwrap().power.unwrap();
+    let joules = power.joules_per_sample * 2.0 * BATCH as f64;
+    let most = began.elapsed().as_secs_f64();
+    assert!(joules >= 600.0 * 0.2 && joules <= 600.0 * most, "{joules} J in at most {most} s");
+
+    let gpus = metered(&["GPU-1", "GPU-3"]);
+    let options = TrainOptions { gpus: Some(&gpus), ..TrainOptions::default() };
+    assert_eq!(runs.try_train("unknown", &sets, options, |_| ()).1.unwrap().power, None);
+    assert_eq!(runs.train("cpu", &sets).1.power, None);
 }
 
 /// All-reduces send the same number of bytes in each step, before and after resuming.

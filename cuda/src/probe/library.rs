@@ -154,7 +154,6 @@ impl LibrarySpec {
     ///
     /// # Errors
     /// [`LoadError`].
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "nothing computes"))]
     pub(crate) fn load(&self) -> Result<LoadedLibrary, LoadError> {
         match self.find() {
             Ok(FoundLibrary { loaded, refused: None, .. }) => Ok(loaded),
@@ -163,6 +162,12 @@ impl LibrarySpec {
             }
             Err(attempts) => Err(LoadError::Missing(attempts)),
         }
+    }
+
+    /// The same library under other names.
+    #[cfg(test)]
+    pub(crate) fn named(self, names: &'static [&'static str]) -> Self {
+        Self { names, ..self }
     }
 
     fn judge(&self, loaded: LoadedLibrary) -> FoundLibrary {

@@ -1,5 +1,7 @@
 //! The libraries that the crate uses: their names, and the versions that are supported.
 
+use std::ffi::{CStr, c_char};
+
 use super::library::{LibrarySpec, LoadedLibrary, VersionRange};
 use super::{CallError, Version, driver};
 
@@ -36,6 +38,14 @@ pub(crate) const CUPTI: LibrarySpec = LibrarySpec {
     needed: VersionRange { major: 13, minor: 0, later_majors: false },
 };
 
+/// Power and clocks of GPUs. All functions that are needed are older than any driver of CUDA 13.
+pub(crate) const NVML: LibrarySpec = LibrarySpec {
+    names: &["libnvidia-ml.so.1", "libnvidia-ml.so"],
+    symbol: c"nvmlInit_v2",
+    version: nvml_version,
+    needed: VersionRange { major: 11, minor: 0, later_majors: true },
+};
+
 pub(super) fn cublas_lt_version(loaded: &LoadedLibrary) -> Result<Version, CallError> {
     // SAFETY: cublasLt.h declares `size_t cublasLtGetVersion(void)`.
     let get_version = unsafe { loaded.symbol::<unsafe extern "C" fn() -> usize>(c"cublasLtGetVersion") }?;
@@ -66,6 +76,25 @@ fn cupti_version(loaded: &LoadedLibrary) -> Result<Version, CallError> {
     match unsafe { get_version(&mut number) } {
         0 => Ok(Version::of_library(number)),
         status => Err(CallError::Returned { call: "cuptiGetVersion", status }),
+    }
+}
+
+/// NVML writes the CUDA that the driver supports and the driver's own version, such as `13.580.65.06`.
+fn nvml_version(loaded: &LoadedLibrary) -> Result<Version, CallError> {
+    type GetVersion = unsafe extern "C" fn(*mut c_char, u32) -> i32;
+    let call = "nvmlSystemGetNVMLVersion";
+    // SAFETY: nvml.h declares `nvmlReturn_t nvmlSystemGetNVMLVersion(char*, unsigned int)`, and `nvmlReturn_t` is an
+    // enum of the size of an int.
+    let get_version = unsafe { loaded.symbol::<GetVersion>(c"nvmlSystemGetNVMLVersion") }?;
+    let mut text = [0; 80];
+    // SAFETY: the buffer is live and has the given length; the call may come before `nvmlInit`.
+    let status = unsafe { get_version(text.as_mut_ptr(), text.len() as u32) };
+    let text = text.map(|c| c as u8);
+    let text = CStr::from_bytes_until_nul(&text).unwrap_or_default().to_string_lossy();
+    let mut numbers = text.split('.').map_while(|number| number.parse().ok());
+    match (status, numbers.next(), numbers.next()) {
+        (0, Some(major), Some(minor)) => Ok(Version { major, minor, patch: numbers.next() }),
+        _ => Err(CallError::Returned { call, status }),
     }
 }
 

@@ -8,6 +8,7 @@ mod cuda;
 mod limits;
 #[cfg(not(feature = "cuda"))]
 mod no_cuda;
+mod power;
 mod request;
 
 #[cfg(feature = "cuda")]
@@ -15,4 +16,5 @@ pub use cuda::*;
 pub use limits::refusals;
 #[cfg(not(feature = "cuda"))]
 pub use no_cuda::*;
-pub use request::{CreateError, ModelRequest, OpenError, Power};
+pub use power::{GpuMeter, GpuReading, NvmlMeter, Throttling};
+pub use request::{CreateError, ModelRequest, OpenError};

@@ -11,7 +11,7 @@ use rankine_launch::{Link, MeetError, Meeting, ProcessInfo};
 use rankine_model::ModelSpec;
 use serde::Serialize;
 
-use crate::request::{CreateError, ModelRequest, OpenError, Power};
+use crate::request::{CreateError, ModelRequest, OpenError};
 
 /// Whether this build has the CUDA back end.
 pub const IN_BUILD: bool = false;
@@ -107,17 +107,6 @@ impl OpenGpus {
     /// None.
     pub fn create(&self, _: &ModelRequest<'_>) -> Result<Box<dyn Backend>, CreateError> {
         match *self {}
-    }
-}
-
-/// Reads the power of GPUs, of which there are none.
-#[derive(Debug, Default)]
-pub struct PowerMeter;
-
-impl PowerMeter {
-    /// Returns nothing.
-    pub fn read(&self, _: &str) -> Power {
-        Power::default()
     }
 }
 

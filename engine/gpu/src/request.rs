@@ -31,15 +31,6 @@ pub struct ModelRequest<'a> {
     pub recorded: Option<&'a str>,
 }
 
-/// The power of a GPU, as far as it is known.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Power {
-    /// Watts.
-    pub watts: Option<f64>,
-    /// Joules since the driver was loaded.
-    pub joules: Option<f64>,
-}
-
 /// Why GPUs cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

@@ -13,6 +13,7 @@ use rankine_topology::Topology;
 
 use super::eval_sets::NamedDataset;
 use super::event::RefitStage;
+use super::power::MeteredGpus;
 use super::start::Start;
 
 /// Where the samples of a training come from.
@@ -39,6 +40,8 @@ pub(super) struct RunContext<'a> {
     pub(super) topology: Topology,
     /// The file system of checkpoints.
     pub(super) files: &'a Arc<dyn Files>,
+    /// The GPUs whose power is measured, if they are not the devices of the run.
+    pub(super) gpus: Option<&'a MeteredGpus>,
     /// CPU threads.
     pub(super) threads: usize,
     /// The request to stop.

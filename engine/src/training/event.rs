@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::devices::RunDevices;
 use super::ids::IdCounts;
+use super::power::PowerSummary;
 use super::summary::{EndReason, Summary};
 
 /// Events of a run, for an observer. Each one replaces the state that the one before described.
@@ -309,12 +310,14 @@ pub struct Report<'a> {
     pub ids_out_of_range: &'a IdCounts,
     /// What only reports find out, since it takes time.
     pub details: &'a ReportDetails,
+    /// The power of the GPUs of this process so far; `None` on the CPU, or if it is unknown.
+    pub power: Option<PowerSummary>,
 }
 
 impl<'a> Report<'a> {
     #[doc(hidden)]
     pub fn new(progress: Progress, ids_out_of_range: &'a IdCounts, details: &'a ReportDetails) -> Self {
-        Self { progress, ids_out_of_range, details }
+        Self { progress, ids_out_of_range, details, power: None }
     }
 }
 

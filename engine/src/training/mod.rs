@@ -21,6 +21,7 @@ mod identity;
 pub(crate) mod ids;
 mod initial_model;
 mod memory;
+mod power;
 mod processes;
 mod resume;
 mod run;
@@ -49,6 +50,7 @@ pub use feasibility::{Feasibility, feasibility};
 pub(crate) use features::{with_features, with_shape};
 pub use ids::{IdCounts, with_ids};
 pub use memory::check_scoring_memory;
+pub use power::{MeteredGpus, PowerSummary};
 pub use rankine_backend::{
     Ceilings, DeviceMemory, ExchangedBytes, LookUpCount, MeasuredPhase, MemoryPart, PhaseRun, ReportDetails,
     Scorer, ScoringProgress,

@@ -12,6 +12,7 @@ use rankine_reader::Part;
 use serde::{Deserialize, Serialize};
 
 use crate::training::ids::IdCounts;
+use crate::training::power::PowerSummary;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +39,10 @@ pub struct Summary {
     /// A recent iteration; absent if this process made no report, and in the summaries of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iteration: Option<IterationSummary>,
+    /// The power of the GPUs since this process was started or the run was resumed; absent on the CPU, without NVML,
+    /// and in the summaries of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<PowerSummary>,
     /// Where the time went until the first step was done, since this process was started or the run was resumed; absent
     /// if no step was taken, and in the summaries of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]

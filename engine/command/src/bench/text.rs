@@ -4,7 +4,8 @@ use std::fmt::{self, Display};
 
 use bytesize::ByteSize;
 use rankine_engine::training::{
-    Ceilings, EvalBench, Input, MeasuredPhase, MemoryPart, Reading, Times, TraceSummary, TrainBench,
+    Ceilings, EvalBench, Input, MeasuredPhase, MemoryPart, PowerSummary, Reading, Times, TraceSummary,
+    TrainBench,
 };
 use rankine_reader::bench::ReadBench;
 
@@ -71,6 +72,9 @@ impl Display for Steps<'_> {
             writeln!(f, "  before            {before:.3}{note}; now {}", change(before, now))?;
         }
         writeln!(f, "samples/s           {:.0}, {} per step", bench.samples_per_second, bench.batch_size)?;
+        if let Some(power) = &bench.power {
+            writeln!(f, "power               {}", power_of(power))?;
+        }
         if let (Some(begin), Some(end)) = (bench.loss_at_begin, bench.loss_at_end) {
             writeln!(f, "loss                {begin:.5} at the start, {end:.5} at the end")?;
         }
@@ -98,6 +102,20 @@ impl Display for Steps<'_> {
         let share = 100.0 * bench.iteration.ms_per_iteration / sum;
         if sum > 0.0 { writeln!(f, "\nA step takes {share:.0}% of the sum of its parts.") } else { Ok(()) }
     }
+}
+
+/// Writes the power of GPUs.
+fn power_of(power: &PowerSummary) -> String {
+    let PowerSummary { watts, limit_watts, joules_per_sample, limited_step_share, .. } = power;
+    let mut text = format!("{watts:.0} W");
+    if let Some(limit) = limit_watts {
+        text += &format!(" of {limit:.0} W");
+    }
+    text += &format!(", {:.1} J per million samples", joules_per_sample * 1e6);
+    if let Some(share) = limited_step_share {
+        text += &format!("; at the power limit in {:.0}% of the steps", 100.0 * share);
+    }
+    text
 }
 
 impl Steps<'_> {
@@ -213,6 +231,7 @@ mod tests {
             loss_at_begin: Some(0.7),
             loss_at_end: Some(0.6),
             memory: None,
+            power: None,
             ceilings: None,
             phases: Vec::new(),
             trace: None,
@@ -251,6 +270,10 @@ mod tests {
                 free_bytes: 3_000_000_000,
                 total_bytes: 5_001_000_000,
             }),
+            power: serde_json::from_str(
+                r#"{"watts": 650.6, "limit_watts": 700, "joules_per_sample": 2.84e-5, "limited_step_share": 0.25}"#,
+            )
+            .unwrap(),
             ceilings: Some(Ceilings { gb_per_s: 4000.0, tflop_per_s: 700.0, fp8_tflop_per_s: Some(1300.0) }),
             phases: vec![phase],
             trace: Some(TraceSummary {
@@ -268,6 +291,8 @@ mod tests {
                 "device              the CPU\ninput               3 batches in device memory\n\
                  not overlapped      routes, input\nms/step             {times}, 9 steps\n  on the GPU        {times}\n\
                  samples/s           12346, 300 per step\n\
+                 power               651 W of 700 W, 28.4 J per million samples; at the power limit in 25% of the \
+                 steps\n\
                  trace               t.json: 4 steps of 55 kernels; no kernel runs 25.0% of the time\n\n\
                  memory\ntables    1.9 GiB\nroutes  976.6 KiB\nfree      2.8 GiB\ntotal     4.7 GiB\n\n\
                  part, timed alone     ms  GB/s  TFLOP/s  roofline\n\

@@ -34,7 +34,6 @@ mod network;
 mod phase;
 mod phase_timer;
 mod phase_work;
-mod power;
 mod rank;
 mod refusal;
 mod setup;
@@ -49,7 +48,6 @@ pub use gpus::OpenGpus;
 pub use input::{InputLanes, InputLayout, InputSlot, StepParameters, Unpacker};
 pub use links::links;
 pub use model::CudaModel;
-pub use power::PowerMeter;
 pub(crate) use refusal::refused_by_kernels;
 pub use setup::{BatchShape, Execution, ModelSetup};
 

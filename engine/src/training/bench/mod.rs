@@ -23,6 +23,7 @@ use super::backend::{DeviceChoice, InitializedDevice, Measurements, thread_pool}
 use super::data::{open_together, train_options};
 use super::error::{BenchError, TrainError};
 use super::event::Observer;
+use super::power::{MeteredGpus, PowerSampler, PowerUse};
 use super::processes::RankAssignment;
 
 pub use evaluation::{EvalBench, EvalBenchOptions, bench_eval};
@@ -94,12 +95,15 @@ pub fn bench_train(
             return Err(BenchError::NoOverlap { device }.into());
         }
         processes.does(RunStage::Measuring, 0);
+        let memory = backend.memory()?;
+        let gpus = MeteredGpus::of(&memory);
         let measured = if options.resident {
-            resident(job, &dataset, options, &mut *backend)?
+            resident(job, &dataset, options, (&mut *backend, gpus))?
         } else {
-            reading(job, &dataset, options, &mut *backend)?
+            reading(job, &dataset, options, (&mut *backend, gpus))?
         };
-        let Measurement { input, samples, host_ms, device_ms, losses, seconds, trace } = measured;
+        let Measurement { input, samples, host_ms, device_ms, losses, seconds, power, trace } = measured;
+        let power = PowerUse::of_all(power, processes)?.summary(samples);
         let times = backend.profile().map(Profile::time_phases).transpose()?;
         let (phases, ceilings) =
             times.map_or((Vec::new(), None), |(phases, ceilings)| (phases, Some(ceilings)));
@@ -123,7 +127,8 @@ pub fn bench_train(
             seconds,
             loss_at_begin: loss.map(|[begin, _]| begin),
             loss_at_end: loss.map(|[_, end]| end),
-            memory: DeviceMemory::fullest(backend.memory()?),
+            memory: DeviceMemory::fullest(memory),
+            power,
             ceilings,
             phases,
             trace,
@@ -139,6 +144,8 @@ struct Measurement {
     device_ms: Option<Vec<f64>>,
     losses: Vec<f64>,
     seconds: f64,
+    /// Of the GPUs of this process.
+    power: Option<PowerUse>,
     /// Of the steps that followed.
     trace: Option<TraceSummary>,
 }
@@ -148,7 +155,7 @@ fn resident(
     job: &Job,
     dataset: &Dataset,
     options: &TrainBenchOptions,
-    backend: &mut dyn Backend,
+    (backend, gpus): (&mut dyn Backend, Option<MeteredGpus>),
 ) -> Result<Measurement, TrainError> {
     let batch_size = job.train.batch_size.get() as usize;
     let mut batches: Vec<Samples> = Vec::new();
@@ -160,9 +167,10 @@ fn resident(
     batches.retain(|batch| batch.len == batch_size);
     let rate_factor = job.optimizer.schedule.factor(1);
     backend.time_steps(&batches, rate_factor, options.warm_up)?;
-    let began = Instant::now();
+    let (began, power) = (Instant::now(), gpus.map(PowerSampler::start));
     let times = backend.time_steps(&batches, rate_factor, options.steps.max(1))?;
     let seconds = began.elapsed().as_secs_f64();
+    let power = power.map(|power| power.up_to_now());
     let repeat = |backend: &mut dyn Backend| match backend.profile() {
         Some(profile) => Ok(profile.repeat_steps(TRACED_STEPS)?),
         None => Ok(()),
@@ -175,6 +183,7 @@ fn resident(
         host_ms: times,
         losses: Vec::new(),
         seconds,
+        power,
         trace: trace.transpose()?,
     })
 }
@@ -184,7 +193,7 @@ fn reading(
     job: &Job,
     dataset: &Dataset,
     options: &TrainBenchOptions,
-    backend: &mut dyn Backend,
+    (backend, mut gpus): (&mut dyn Backend, Option<MeteredGpus>),
 ) -> Result<Measurement, TrainError> {
     let steps = options.steps.max(1);
     let mut stream = train_options(job, job.reader.io_options());
@@ -192,12 +201,13 @@ fn reading(
     let mut batches = backend.open(dataset.part(Part::Train)?, &stream)?;
     let rung = batches.rung();
     let (mut losses, mut samples, mut waited) = (Vec::new(), 0, Duration::ZERO);
-    let mut moments = Vec::with_capacity(steps + 1);
+    let (mut moments, mut power) = (Vec::with_capacity(steps + 1), None);
     for step in 1..=options.warm_up + steps {
         if step > options.warm_up && moments.is_empty() {
             // Batches in flight belong to the warm-up.
             backend.take_outcomes(true, &mut |_| ())?;
             losses.clear();
+            power = gpus.take().map(PowerSampler::start);
             moments.push(Instant::now());
             backend.profile().map(Profile::mark).transpose()?;
         }
@@ -215,6 +225,7 @@ fn reading(
     }
     backend.take_outcomes(true, &mut |outcome| losses.push(outcome.loss))?;
     let seconds = moments[0].elapsed().as_secs_f64();
+    let power = power.map(|power| power.up_to_now());
     let more = |backend: &mut dyn Backend| {
         for step in 1..=TRACED_STEPS {
             let Some(batch) = batches.next().transpose()? else { break };
@@ -237,6 +248,7 @@ fn reading(
         device_ms: backend.profile().map(|profile| profile.ms_between_marks()).transpose()?,
         losses,
         seconds,
+        power,
         trace: trace.transpose()?,
     })
 }

@@ -4,6 +4,8 @@ use serde::Serialize;
 
 use rankine_backend::{Ceilings, DeviceMemory, MeasuredPhase};
 
+use crate::training::power::PowerSummary;
+
 /// The time that the steps of a job took, and how it was spent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrainBench {
@@ -39,6 +41,8 @@ pub struct TrainBench {
     pub loss_at_end: Option<f64>,
     /// The device memory that the job uses, if the device has its own.
     pub memory: Option<DeviceMemory>,
+    /// The power of the GPUs during these steps; absent on the CPU, and without NVML.
+    pub power: Option<PowerSummary>,
     /// The ceilings of the GPU, measured in this run.
     pub ceilings: Option<Ceilings>,
     /// The phases of a step, each by itself on the GPU, in their order. In a step, some overlap.

@@ -261,6 +261,7 @@ mod tests {
                 processes,
                 topology: Topology::new(1, 1).unwrap(),
                 files: &files,
+                gpus: None,
                 threads: 1,
                 stop: &stop,
                 refit: None,

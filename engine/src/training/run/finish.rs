@@ -21,6 +21,7 @@ use crate::training::context::{RunContext, SampleSource};
 use crate::training::error::TrainError;
 use crate::training::eval_sets::NamedDataset;
 use crate::training::event::{Event, RefitStage};
+use crate::training::power::PowerUse;
 use crate::training::processes::with_heartbeat;
 use crate::training::run_dir::RunDir;
 use crate::training::summary::{
@@ -155,6 +156,19 @@ impl TrainingLoop<'_> {
         run.finish(summary, self.checkpoints.trained(), self.state.last_scores.as_ref())
     }
 
+    /// The bytes that each process read to train, and that were copied to its GPUs; no copied bytes if the CPU unpacked
+    /// batches.
+    fn bytes_of_processes(&self) -> Result<(Vec<u64>, Vec<CopiedBytes>), TrainError> {
+        let CopiedBytes { from_host, between_gpus } = self.state.bytes_copied;
+        let own = [self.state.bytes_read, from_host, between_gpus];
+        let all = self.context.processes.gather("the bytes read and copied", bytemuck::bytes_of(&own))?;
+        let all = all.iter().map(|bytes| bytemuck::pod_read_unaligned::<[u64; 3]>(bytes));
+        let (read, copied): (_, Vec<_>) = all
+            .map(|[read, from_host, between_gpus]| (read, CopiedBytes { from_host, between_gpus }))
+            .unzip();
+        Ok((read, if copied.contains(&CopiedBytes::default()) { Vec::new() } else { copied }))
+    }
+
     fn summary(&self, results: Results, selection: Selection) -> Result<Summary, TrainError> {
         let RunContext { job, dataset, source, topology, threads, processes, .. } = self.context;
         let Results { validation, eval } = results;
@@ -162,13 +176,8 @@ impl TrainingLoop<'_> {
         let is_pushed = source == SampleSource::Program;
         let (state, total) = (&self.state, &self.state.total);
         let seconds = total.time.as_secs_f64();
-        let CopiedBytes { from_host, between_gpus } = state.bytes_copied;
-        let bytes = [state.bytes_read, from_host, between_gpus];
-        let bytes = processes.gather("the bytes read and copied", bytemuck::bytes_of(&bytes))?;
-        let bytes: Vec<[u64; 3]> = bytes.iter().map(|bytes| bytemuck::pod_read_unaligned(bytes)).collect();
-        let copied =
-            bytes.iter().map(|&[_, from_host, between_gpus]| CopiedBytes { from_host, between_gpus });
-        let bytes_copied: Vec<_> = copied.collect();
+        let (bytes_read, bytes_copied) = self.bytes_of_processes()?;
+        let power = PowerUse::of_all(self.power_use, processes)?.summary(state.attempt_samples());
         let (traffic, steps) = (self.backend.traffic()?, total.steps - state.first_step);
         Ok(Summary {
             name: job.name.to_string(),
@@ -199,6 +208,7 @@ impl TrainingLoop<'_> {
                 nodes: topology.nodes(),
             },
             exchange: (topology.ranks() > 1 && steps > 0).then(|| ExchangeSummary::new(traffic, steps)),
+            power,
             start: (steps > 0).then(|| state.start.times()),
             iteration: state.last_details.as_ref().map(IterationSummary::from),
             train: TrainSummary {
@@ -216,12 +226,8 @@ impl TrainingLoop<'_> {
                 non_finite_steps: state.losses.guard().non_finite_steps,
                 ids_out_of_range: state.ids_out_of_range.clone(),
                 reader_wait_share: total.times.reading.as_secs_f64() / seconds,
-                bytes_read: bytes.iter().map(|&[read, ..]| read).collect(),
-                bytes_copied: if bytes_copied.contains(&CopiedBytes::default()) {
-                    Vec::new()
-                } else {
-                    bytes_copied
-                },
+                bytes_read,
+                bytes_copied,
             },
             eval,
             validation,

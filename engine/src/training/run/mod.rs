@@ -36,6 +36,7 @@ use super::eval_sets;
 use super::event::{Observer, RefitStage};
 use super::features::schema_of_run;
 use super::initial_model::InitialModel;
+use super::power::MeteredGpus;
 use super::processes::RankAssignment;
 use super::resume::{self, StartingPoint, TrainingStart};
 use super::run_dir::RunDir;
@@ -63,6 +64,9 @@ pub struct TrainOptions<'a> {
     /// The file system that checkpoints are written with; by default the machine's own.
     #[doc(hidden)]
     pub files: Option<&'a Arc<dyn Files>>,
+    /// The GPUs whose power is measured; by default those that train, by NVML.
+    #[doc(hidden)]
+    pub gpus: Option<&'a MeteredGpus>,
     /// Whether the dataset's evaluation part is left alone, as by the trials of a search, which must not know it.
     #[doc(hidden)]
     pub hides_eval: bool,
@@ -185,6 +189,7 @@ impl Prepared {
             processes,
             topology,
             files,
+            gpus: options.gpus,
             threads,
             stop,
             start: options.start,

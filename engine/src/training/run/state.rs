@@ -18,6 +18,8 @@ use crate::training::summary::EndReason;
 pub(super) struct RunState {
     /// Steps completed when this attempt started: 0, or those of the checkpoint that it resumed from.
     pub(super) first_step: u64,
+    /// Samples that were trained on by then.
+    first_samples: u64,
     /// How long it took until the first step of this attempt was done.
     pub(super) start: StartClock,
     /// Since step 0.
@@ -77,6 +79,7 @@ impl RunState {
         let time = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
         Self {
             first_step: from.step,
+            first_samples: from.samples,
             start,
             total: Tally {
                 steps: from.step,
@@ -107,6 +110,11 @@ impl RunState {
     /// Steps completed.
     pub(super) fn step(&self) -> u64 {
         self.total.steps
+    }
+
+    /// Samples that this attempt trained on.
+    pub(super) fn attempt_samples(&self) -> u64 {
+        self.total.samples - self.first_samples
     }
 
     /// The best evaluation so far, if they are compared.

@@ -34,6 +34,7 @@ use crate::training::event::{Report, RunStart, StepDetails, StepTimes};
 use crate::training::identity::{RunIdentity, samples_checksum};
 use crate::training::ids;
 use crate::training::initial_model::InitialModel;
+use crate::training::power::{PowerSampler, PowerUse};
 use crate::training::processes::with_heartbeat;
 use crate::training::resume::TrainingStart;
 use crate::training::run_dir::{RunDir, RunFolder};
@@ -56,6 +57,10 @@ pub(super) struct TrainingLoop<'a> {
     /// How samples are read.
     pub(super) io: IoOptions,
     pub(super) state: RunState,
+    /// Reads the power of the GPUs; `None` on the CPU, and once the steps are done.
+    power: Option<PowerSampler>,
+    /// Their power in this attempt, once the steps are done.
+    pub(super) power_use: Option<PowerUse>,
     /// The checksums of the samples that were evaluated, by `[[eval.set]]` and part.
     evaluated: BTreeMap<(Option<String>, Part), Checksum>,
 }
@@ -96,11 +101,7 @@ impl<'a> TrainingLoop<'a> {
             SampleSource::Program => None,
         };
         let folder = RunFolder::of(processes, run.as_ref())?;
-        let mut identity = identity.map_or_else(|| RunIdentity::of(&context), |known| Ok(*known))?;
-        // The first process writes for all.
-        if processes.is_first() {
-            identity.read();
-        }
+        let identity = identity_to_write(&context, identity.map(|known| *known))?;
         let measurements = Measurements { tuning, machine };
         let mut checkpoints = Checkpoints::new(&context, identity, measurements, folder.clone(), from.step)?;
         checkpoints.prepare(&*backend)?;
@@ -131,18 +132,22 @@ impl<'a> TrainingLoop<'a> {
             ids_out_of_range: &from.ids_out_of_range,
             refit: context.refit,
         }));
-        let guard = NonFiniteGuard::resumed(&job.guard, from.guard, processes.is_first());
-        let losses = Losses::resumed(from.step, from.losses, guard);
-        let mut early_stopping = stopping.map(|settings| EarlyStopping::resumed(settings, from.best));
-        if let (Some(stopping), Some(eval), true) = (&mut early_stopping, &from.eval, is_lost) {
-            // The first evaluation whose model can be restored.
-            stopping.judge(from.step, DecidingMetrics::from(&eval.metrics));
-        }
         clock.add_to(|start| &mut start.reader_seconds);
-        let state = RunState::resumed(from, losses, early_stopping, clock);
-        let evaluated = BTreeMap::new();
-        let training =
-            Self { context, observer, backend, checkpoints, run, logs, folder, io, state, evaluated };
+        let state = resume_state(&context, from, is_lost, clock);
+        let training = Self {
+            power: PowerSampler::of(context.gpus, &devices.memory),
+            context,
+            observer,
+            backend,
+            checkpoints,
+            run,
+            logs,
+            folder,
+            io,
+            state,
+            power_use: None,
+            evaluated: BTreeMap::new(),
+        };
         Ok((training, batches))
     }
 
@@ -257,6 +262,7 @@ impl<'a> TrainingLoop<'a> {
             batches_ready,
             skipped: state.losses.skipped(),
         };
+        self.power.iter().for_each(PowerSampler::count_step);
         self.observer.observe(Event::Step(progress, details));
         Ok(progress)
     }
@@ -296,7 +302,9 @@ impl<'a> TrainingLoop<'a> {
             run.append("train", &TrainRecord { progress, phase_seconds, ids_out_of_range })?;
         }
         self.logs.report(&progress)?;
-        self.observer.observe(Event::Report(Report { progress, ids_out_of_range, details: &details }));
+        let power =
+            self.power.as_ref().and_then(|power| power.so_far().summary(self.state.attempt_samples()));
+        self.observer.observe(Event::Report(Report { progress, ids_out_of_range, details: &details, power }));
         self.state.last_details = Some(details);
         self.state.since_report = Tally::default();
         self.state.losses.reset();
@@ -477,6 +485,7 @@ impl<'a> TrainingLoop<'a> {
         state.losses.check_end()?;
         state.total.time += began.elapsed();
         state.last_loss = state.losses.last_mean(state.last_loss);
+        self.power_use = self.power.take().map(|power| power.up_to_now());
         Ok(())
     }
 }
@@ -500,6 +509,37 @@ pub(super) struct ReaderState {
     pub(super) bytes_copied: Option<CopiedBytes>,
     /// Batches that wait to be taken.
     pub(super) batches_ready: usize,
+}
+
+/// The identity of the run, which the first process reads since it writes for all.
+fn identity_to_write(
+    context: &RunContext<'_>,
+    known: Option<RunIdentity>,
+) -> Result<RunIdentity, TrainError> {
+    let mut identity = known.map_or_else(|| RunIdentity::of(context), Ok)?;
+    if context.processes.is_first() {
+        identity.read();
+    }
+    Ok(identity)
+}
+
+/// The state of the run at its start. `is_best_lost` says that the best model cannot be restored, so that the first one
+/// that can be is the best so far.
+fn resume_state(
+    context: &RunContext<'_>,
+    from: TrainState,
+    is_best_lost: bool,
+    clock: StartClock,
+) -> RunState {
+    let RunContext { job, processes, .. } = context;
+    let guard = NonFiniteGuard::resumed(&job.guard, from.guard, processes.is_first());
+    let losses = Losses::resumed(from.step, from.losses, guard);
+    let mut early_stopping =
+        job.train.early_stopping.map(|settings| EarlyStopping::resumed(settings, from.best));
+    if let (Some(stopping), Some(eval), true) = (&mut early_stopping, &from.eval, is_best_lost) {
+        stopping.judge(from.step, DecidingMetrics::from(&eval.metrics));
+    }
+    RunState::resumed(from, losses, early_stopping, clock)
 }
 
 /// Restores the checkpoint that training resumes from, or the trained model that it starts from. Returns the state of

@@ -33,12 +33,12 @@ impl Family {
     }
 
     /// Returns it with values, each with those of its labels.
-    pub(super) fn with_values<const LABELS: usize>(
+    pub(super) fn with_values<Labels: IntoIterator<Item = String>>(
         &self,
-        values: impl IntoIterator<Item = ([String; LABELS], f64)>,
+        values: impl IntoIterator<Item = (Labels, f64)>,
     ) -> MetricFamily {
         let is_counter = self.kind == "counter";
-        let metric = |(labels, value): ([String; LABELS], f64)| {
+        let metric = |(labels, value): (Labels, f64)| {
             let mut metric = Metric::default();
             let labels = self.labels.iter().zip(labels);
             metric.set_label(labels.map(|(name, value)| label_pair(name, value)).collect());

@@ -217,6 +217,7 @@ impl LiveRun {
         let Progress { step, loss, samples_per_second, dense_learning_rate, .. } = report.progress;
         let bound = Bound::of(&std::mem::take(&mut self.times));
         let ReportDetails { look_ups, phases, .. } = report.details.clone();
+        let power = report.power;
         self.change(move |view| {
             view.series.loss.push(step, loss);
             view.series.samples_per_second.push(step, samples_per_second);
@@ -226,6 +227,7 @@ impl LiveRun {
             view.progress.estimate();
             view.bound = bound;
             view.iteration = phases;
+            view.power = power;
             view.set_distinct(&look_ups);
         });
         self.warn_of_skipped(step);

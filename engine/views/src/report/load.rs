@@ -91,7 +91,8 @@ fn set_devices(view: &mut RunView, devices: RunDevices) {
 fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
     view.saved_step = Some(summary.model_steps());
     view.refit = summary.search.as_deref().map(RefitStage::Refit).map(RefitView::from);
-    let Summary { name, version, model, device, iteration, train, eval, validation, .. } = summary;
+    let Summary { name, version, model, device, iteration, power, train, eval, validation, .. } = summary;
+    view.power = power;
     (view.state, view.ended) = (RunState::Finished, Some(train.stopped));
     (view.name, view.version) = (name, Some(version));
     view.device = DeviceView {

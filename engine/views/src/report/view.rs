@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use rankine_engine::training::{
-    BestSummary, DeviceMemory, DeviceTable, EndReason, LookUpCount, PhaseRun, RefitStage, StoppingProgress,
+    BestSummary, DeviceMemory, DeviceTable, EndReason, LookUpCount, PhaseRun, PowerSummary, RefitStage,
+    StoppingProgress,
 };
 use rankine_model::ModelSpec;
 use rankine_model::evaluation::HeadScores;
@@ -60,6 +61,9 @@ pub struct RunView {
     /// How the phases of a recent step ran on the first GPU; empty on the CPU.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub iteration: Vec<PhaseRun>,
+    /// The power of GPUs: live, those of this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power: Option<PowerSummary>,
     /// The memory of GPUs.
     pub memory: Vec<DeviceMemory>,
     /// The tables.

@@ -202,6 +202,23 @@ function fillTiles(tiles, facts) {
   );
 }
 
+function watts(value) {
+  return finite(value) === null ? MISSING : `${whole(Math.round(value))} W`;
+}
+
+function energyOf({ joules_per_sample: joules }) {
+  return finite(joules) === null ? MISSING : `${small(1e6 * joules)} J`;
+}
+
+/** What limits the power of the GPUs, and in which share of the steps. */
+function limitOf({ limit_watts: limit, limited_step_share: share }) {
+  const texts = [
+    finite(limit) === null ? null : `of ${watts(limit)}`,
+    finite(share) === null ? null : `at the limit in ${percent(share)} of the steps`,
+  ];
+  return texts.filter((text) => text).join(", ");
+}
+
 function progress(level) {
   const fill = element("div", { class: "fill" });
   const bar = element(
@@ -247,6 +264,10 @@ function progress(level) {
         ["seconds", "Time", duration(now.seconds), now.seconds],
         ends ? ["eta", "Time left", duration(now.eta_seconds), now.eta_seconds] : null,
         ["loss", "Loss", small(now.loss), now.loss],
+        view.power ? ["power", "Power", watts(view.power.watts), view.power.watts, limitOf(view.power)] : null,
+        view.power
+          ? ["energy", "Energy", energyOf(view.power), view.power.joules_per_sample, "per million samples"]
+          : null,
         head ? ["auc", "AUC", five(head.auc), head.auc, onAndLabel(result, head)] : null,
         bound
           ? ["bound", "Bound by", bound.by, bound.share, `${percent(bound.share)} ${BOUNDS[bound.by] ?? ""}`]
@@ -798,6 +819,8 @@ const COMPARED = [
   ["Training loss", (view) => view.progress?.loss, small, null],
   ["Rate", (view) => view.progress?.samples_per_second, rate, (value) => value],
   ["Time", (view) => view.progress?.seconds, duration, null],
+  ["Power", (view) => view.power?.watts, watts, null],
+  ["Joules per million samples", (view) => 1e6 * view.power?.joules_per_sample, small, (value) => -value],
   ["Samples", (view) => view.progress?.samples, compact, null],
   ["Steps", (view) => view.progress?.step, whole, null],
   ["Dense parameters", (view) => view.model?.dense_parameters, compact, null],

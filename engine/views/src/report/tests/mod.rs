@@ -36,6 +36,7 @@ const SUMMARY: &str = r#"{"name": "ads", "seed": 1, "version": "0.1.0",
     "device": {"kind": "cpu", "threads": 2, "ranks": 3, "nodes": 1},
     "train": {"stopped": "epochs", "steps": 10, "samples": 100, "loss": 0.5, "seconds": 4.0,
               "samples_per_second": 25.0, "ms_per_iteration": 400.0, "reader_wait_share": 0.25},
+    "power": {"watts": 650.5, "limit_watts": 700.0, "joules_per_sample": 0.25},
     "eval": {"samples": 50, "auc": 0.75, "log_loss": 0.5, "normalized_entropy": 1.0, "calibration": 1.0,
              "label_rate": 0.5, "auc_achievable": 0.8, "seconds": 0.1}}"#;
 
@@ -111,6 +112,7 @@ fn a_summary_takes_precedence_over_the_log() {
     let json = serde_json::to_value(&view).expect("a view is plain data");
     assert_eq!((&json["state"], &json["ended"]), (&"finished".into(), &"epochs".into()));
     assert_eq!(json["evaluations"][0]["auc"]["values"][0], 0.625);
+    assert_eq!((&json["power"]["watts"], &json["power"]["joules_per_sample"]), (&650.5.into(), &0.25.into()));
     let phase = &json["phases"][1];
     assert_eq!((&phase["name"], &phase["seconds"]), (&"computing".into(), &1.25.into()));
 }
