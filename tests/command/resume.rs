@@ -93,6 +93,8 @@ impl Runs {
             line.remove("phase_seconds");
             line.remove("time");
         }
+        // A stop, or a checkpoint, waits for the metrics of an evaluation that are computed beside the steps.
+        lines.sort_by_key(|line| line["step"].as_u64());
         lines
     }
 

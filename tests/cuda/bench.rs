@@ -8,6 +8,7 @@ use rankine::job::{Job, JobFile};
 use rankine_engine::training::{
     IterationSummary, PhaseRun, TrainBenchOptions, TrainOptions, bench_train, train,
 };
+use rankine_engine_gpu::{GpuMeter, NvmlMeter};
 use rankine_launch::ProcessGroup;
 
 use super::{Bench, Body, Outcome, Words};
@@ -15,6 +16,7 @@ use super::{Bench, Body, Outcome, Words};
 pub(crate) const BODIES: &[Body] = &[
     ("a_benchmark_reports_where_time_is_spent", 1, a_benchmark_reports_where_time_is_spent),
     ("a_summary_has_the_phases_of_an_iteration", 1, a_summary_has_the_phases_of_an_iteration),
+    ("power_is_measured_if_there_is_nvml", 1, power_is_measured_if_there_is_nvml),
 ];
 
 const JOB: &str = r#"
@@ -92,6 +94,40 @@ fn a_summary_has_the_phases_of_an_iteration(_: &Bench, _: &mut Words) -> Outcome
         || look_ups.iter().any(|count| count.look_ups != 8192 || count.distinct_rows > 8192)
     {
         return complain("the look-ups are not those of a batch");
+    }
+    Ok(())
+}
+
+/// A GPU that trains draws some power, at most what its limit allows for a moment. The benchmark and the training agree
+/// on the order of the energy.
+fn power_is_measured_if_there_is_nvml(_: &Bench, _: &mut Words) -> Outcome {
+    if let Some(why) = NvmlMeter::default().absence() {
+        eprintln!("skipped: power_is_measured_if_there_is_nvml: {why}");
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    let job = job(folder.path(), &["train.epochs=200", "seed=2"])?;
+    let run = folder.path().join("run");
+    let options = TrainOptions { run_dir: Some(&run), ..TrainOptions::default() };
+    let (summary, _) = train(&job, options, &mut ())?;
+    let options =
+        TrainBenchOptions { warm_up: 20, steps: 2000, resident: true, ..TrainBenchOptions::default() };
+    let bench = bench_train(&job, &options, &ProcessGroup::alone(), &mut ())?;
+    let trained = (summary.power, summary.train.samples_per_second);
+    for (power, rate) in [trained, (bench.power, bench.samples_per_second)] {
+        let Some(power) = power else { return Err("NVML is there, but the power is unknown".into()) };
+        let limit = power.limit_watts.ok_or("the limit is unknown")?;
+        if !(20.0..1.5 * limit).contains(&power.watts) || limit > 2000.0 {
+            return Err(format!("{power:?}").into());
+        }
+        // The energy includes what is between the steps, and the rate does not.
+        let joules = power.watts / rate;
+        if !(0.5 * joules..4.0 * joules).contains(&power.joules_per_sample) {
+            return Err(format!("{power:?}, and {rate} samples per second").into());
+        }
+        if power.limited_step_share.is_none_or(|share| !(0.0..=1.0).contains(&share)) {
+            return Err(format!("{power:?}").into());
+        }
     }
     Ok(())
 }

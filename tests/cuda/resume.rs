@@ -30,6 +30,8 @@ pub(crate) const BODIES: &[Body] = &[
     ("a_model_is_refitted_with_buckets", 1, |_, _| refits(1, 1)),
     ("ranks_refit_a_model_with_buckets", 1, |_, _| refits(2, 1)),
     ("ranks_keep_the_best_model", 1, |_, _| keeps_the_best(3, 1)),
+    ("metrics_beside_training_have_the_same_bits", 1, |_, _| evaluates_beside(1, 1)),
+    ("ranks_compute_metrics_beside_training", 1, |_, _| evaluates_beside(3, 1)),
     ("sets_are_evaluated_as_on_the_cpu", 1, |_, _| evaluates_sets(1)),
     ("ranks_evaluate_sets_as_on_the_cpu", 1, |_, _| evaluates_sets(3)),
     ("a_training_starts_from_a_model", 1, |_, _| starts_from_a_model(1, 1)),
@@ -47,6 +49,7 @@ pub(crate) const BODIES_OF_NODES: &[(Body, usize)] = &[
     (("two_nodes_of_one_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(2, 2)), 2),
     (("two_nodes_of_one_start_from_a_model", 1, |_, _| starts_from_a_model(2, 2)), 2),
     (("two_nodes_of_one_keep_the_best_model", 1, |_, _| keeps_the_best(2, 2)), 2),
+    (("two_nodes_of_one_compute_metrics_beside_training", 1, |_, _| evaluates_beside(2, 2)), 2),
     (("two_nodes_of_one_average_weights", 1, |_, _| averages_weights(2, 2)), 2),
     (
         ("a_checkpoint_of_two_nodes_is_for_any_ranks_and_devices", 1, |_, _| {
@@ -206,6 +209,45 @@ fn keeps_the_best(ranks: usize, nodes: usize) -> Outcome {
                 return Err(format!("{sets:?}: {name}: {evaluations:#?}").into());
             }
             if model(&folder, name)? != model(&folder, "short")? {
+                return Err(format!("{sets:?}: {name}: the model differs").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Metrics that are computed beside the steps belong to the weights that were scored, also if training stops
+/// meanwhile. The last batch of the evaluation part is a short one.
+fn evaluates_beside(ranks: usize, nodes: usize) -> Outcome {
+    if !have_gpus(ranks)? {
+        return Ok(());
+    }
+    let common =
+        ["train.max_steps=60", "eval.every_steps=16", "eval.batch_size=70", "eval.beside_training=true"];
+    for sets in states(ranks, nodes)? {
+        let sets: Vec<_> = sets.iter().map(String::as_str).chain(common).collect();
+        let folder = folder()?;
+        let waiting = [&sets[..], &["eval.beside_training=false"]].concat();
+        run(&folder, "waiting", &waiting, 0)?;
+        run(&folder, "beside", &sets, 0)?;
+        run(&folder, "stopped", &sets, 33)?;
+        run(&folder, "stopped", &sets, 0)?;
+        let evaluations = |name: &str| -> Result<Vec<_>, Failed> {
+            let mut lines = log(&folder, name)?;
+            lines.retain(|line| line["kind"] == "eval");
+            Ok(lines)
+        };
+        let expected = evaluations("waiting")?;
+        let steps: Vec<_> = expected.iter().filter_map(|line| line["step"].as_u64()).collect();
+        if steps != [16, 32, 48, 60] || expected.iter().any(|line| !line["auc"].is_f64()) {
+            return Err(format!("{sets:?}: {expected:#?}").into());
+        }
+        for name in ["beside", "stopped"] {
+            let found = evaluations(name)?;
+            if found != expected {
+                return Err(format!("{sets:?}: {name}: {found:#?} instead of {expected:#?}").into());
+            }
+            if model(&folder, name)? != model(&folder, "waiting")? {
                 return Err(format!("{sets:?}: {name}: the model differs").into());
             }
         }

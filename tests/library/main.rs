@@ -5,6 +5,7 @@
 mod support;
 
 mod average;
+mod beside;
 mod buckets;
 mod downsampling;
 mod early_stopping;

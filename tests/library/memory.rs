@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use rankine::job::Job;
-use rankine_backend::{ResidentPart, judge_on_cpu};
+use rankine_backend::{ResidentPart, score_on_cpu};
 use rankine_engine::training::translate;
 use rankine_engine_cpu::{CpuModel, step_bytes};
 use rankine_model::evaluation::JudgedHead;
@@ -69,12 +69,12 @@ fn a_part_stays_resident_if_its_samples_fit() {
     // The bytes read by an evaluation, and its result.
     let mut judge = |limit, part, stream: &StreamOptions| {
         let mut read = 0;
-        let heads =
-            judge_on_cpu(&mut on_cpu, &mut resident, limit, (part, &heads), stream, &mut |progress| {
+        let scored =
+            score_on_cpu(&mut on_cpu, &mut resident, limit, (part, &heads), stream, &mut |progress| {
                 read = progress.bytes_read;
                 Ok(())
             });
-        (read > 0, heads.unwrap().unwrap()[0].clone())
+        (read > 0, scored.unwrap().metrics().unwrap().unwrap()[0].clone())
     };
     let (read, expected) = judge(bytes - 1, eval(), &stream);
     assert!(read);

@@ -31,18 +31,18 @@ const STEPS_PER_EPOCH: u64 = 11;
 const EVAL_SAMPLES: u64 = 400;
 
 /// A dataset, and a job that trains on it in file order.
-struct Runs {
-    place: Place,
+pub(super) struct Runs {
+    pub(super) place: Place,
     job: String,
 }
 
 /// The events that an observer received.
 #[derive(Debug, Default)]
-struct Events {
+pub(super) struct Events {
     announced: Vec<u64>,
-    steps: Vec<Progress>,
+    pub(super) steps: Vec<Progress>,
     reports: Vec<Progress>,
-    evaluations: Vec<(u64, f64)>,
+    pub(super) evaluations: Vec<(u64, f64)>,
     /// The step, bytes and time of each checkpoint.
     checkpoints: Vec<(u64, u64, Instant)>,
 }
@@ -69,7 +69,7 @@ impl<F: FnMut(&Event<'_>) + Send> Observer for Recorder<F> {
 }
 
 impl Runs {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::of(SHAPE)
     }
 
@@ -96,12 +96,12 @@ eval.batch_size = 100
         Job::load(Path::new(&self.job), sets).unwrap()
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.place.path(name)
     }
 
     /// Trains into the folder `name`, with more options.
-    fn try_train(
+    pub(super) fn try_train(
         &self,
         name: &str,
         sets: &[&str],
@@ -115,13 +115,13 @@ eval.batch_size = 100
     }
 
     #[track_caller]
-    fn train(&self, name: &str, sets: &[&str]) -> (Events, Summary) {
+    pub(super) fn train(&self, name: &str, sets: &[&str]) -> (Events, Summary) {
         let (seen, summary) = self.try_train(name, sets, TrainOptions::default(), |_| ());
         (seen, summary.unwrap())
     }
 
     #[track_caller]
-    fn resume(&self, name: &str, sets: &[&str]) -> (Events, Summary) {
+    pub(super) fn resume(&self, name: &str, sets: &[&str]) -> (Events, Summary) {
         let options = TrainOptions { start: Start::Resume, ..TrainOptions::default() };
         let (seen, summary) = self.try_train(name, sets, options, |_| ());
         (seen, summary.unwrap())
@@ -313,6 +313,7 @@ fn training_ends_at_its_target() {
         "optimizer.dense={ kind = 'adagrad', learning_rate = 0.03 }",
         "optimizer.sparse={ kind = 'adagrad', learning_rate = 0.1 }",
         "eval.every_steps=20",
+        "eval.beside_training=false",
         "checkpoint.every_steps=20",
     ];
     let (seen, _) = runs.train("all", &common);

@@ -15,6 +15,7 @@ mod memory;
 mod profile;
 mod report;
 mod resident;
+mod scored;
 mod scorer;
 
 pub use backend::{Backend, RankVisit};
@@ -24,4 +25,5 @@ pub use memory::{DeviceMemory, MemoryPart};
 pub use profile::{Ceilings, MeasuredPhase, Profile, TraceEvent};
 pub use report::{ExchangedBytes, LookUpCount, PhaseRun, ReportDetails};
 pub use resident::ResidentPart;
-pub use scorer::{Scorer, ScoringProgress, judge_on_cpu};
+pub use scored::{PendingMetrics, Scored};
+pub use scorer::{Scorer, ScoringProgress, score_on_cpu};

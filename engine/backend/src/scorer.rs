@@ -4,13 +4,14 @@ use std::ops::ControlFlow;
 
 use rankine_base::StopCause;
 use rankine_engine_cpu::CpuModel;
-use rankine_model::evaluation::{Evaluation, HeadMetrics, JudgedHead};
+use rankine_model::evaluation::{Evaluation, JudgedHead};
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 
 use super::batches::Batch;
 use super::error::BackendError;
 use super::resident::ResidentPart;
+use super::scored::Scored;
 
 /// The progress of an evaluation, after each batch.
 #[derive(Debug, Clone, Copy)]
@@ -25,46 +26,46 @@ pub struct ScoringProgress<'a> {
 
 /// A model that can be evaluated.
 pub trait Scorer {
-    /// Scores every sample that a stream over a part yields. Returns the metrics of each head, in the model's order,
-    /// or `None` if a score is not a number. `heads` are the model's. `progress` is called after each batch, and may
-    /// stop the evaluation.
+    /// Scores every sample that a stream over a part yields; the model may be trained as soon as this returns. Before
+    /// another call, the metrics must be computed, or dropped. `heads` are the model's. `progress` is called after
+    /// each batch, and may stop the evaluation.
     ///
     /// # Errors
     /// [`BackendError`]; [`BackendError::Stopped`] if `progress` returns a cause.
-    fn judge(
+    fn score(
         &mut self,
         part: DatasetPart,
         heads: &[JudgedHead],
         options: &StreamOptions,
         progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
-    ) -> Result<Option<Vec<HeadMetrics>>, BackendError>;
+    ) -> Result<Scored, BackendError>;
 }
 
 impl Scorer for CpuModel {
-    fn judge(
+    fn score(
         &mut self,
         part: DatasetPart,
         heads: &[JudgedHead],
         options: &StreamOptions,
         progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
-    ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
-        judge_on_cpu(self, &mut ResidentPart::default(), 0, (part, heads), options, progress)
+    ) -> Result<Scored, BackendError> {
+        score_on_cpu(self, &mut ResidentPart::default(), 0, (part, heads), options, progress)
     }
 }
 
-/// As [`Scorer::judge`], with the part that was scored last. The part stays resident if its samples take at most
+/// As [`Scorer::score`], with the part that was scored last. The part stays resident if its samples take at most
 /// `resident_bytes`.
 ///
 /// # Errors
-/// As [`Scorer::judge`].
-pub fn judge_on_cpu(
+/// As [`Scorer::score`].
+pub fn score_on_cpu(
     model: &mut CpuModel,
     resident: &mut ResidentPart,
     mut resident_bytes: usize,
     (part, heads): (DatasetPart, &[JudgedHead]),
     options: &StreamOptions,
     progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
-) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
+) -> Result<Scored, BackendError> {
     let mut evaluation = Evaluation::new(heads);
     let mut logits = Vec::new();
     resident.keep_only(&part, options.batch_size);
@@ -86,5 +87,6 @@ pub fn judge_on_cpu(
         progressed.map(ControlFlow::Continue).map_err(BackendError::Stopped)
     };
     let (scored, _) = resident.score(|| Batch::unpacked(part, options), stays, score)?;
-    Ok(scored.is_continue().then(|| evaluation.metrics()))
+    let metrics = move || Ok(scored.is_continue().then(|| evaluation.metrics()));
+    Ok(Scored::new(rayon::current_num_threads(), metrics))
 }

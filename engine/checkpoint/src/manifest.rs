@@ -85,6 +85,9 @@ pub struct TrainState {
     /// The evaluation of this very step, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval: Option<EvalSummary>,
+    /// The step after which training ends, if an evaluation has reached the target while training went on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<u64>,
     /// The best evaluation so far, if early stopping compares them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestState>,

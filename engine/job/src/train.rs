@@ -245,6 +245,11 @@ pub struct Eval {
     /// Ends the training at the first evaluation with at least this AUC, which is weighted if the dataset has sample
     /// weights. Requires `every_steps` or `every`.
     pub target_auc: Option<AucTarget>,
+    /// Whether training continues while the metrics of an evaluation are computed. It waits only for the scores, whose
+    /// metrics are known an eighth of the way to the next evaluation, at a checkpoint, or at the end. If they reach
+    /// `target_auc`, training ends there, and the AUC of the weights that it ends with is the result. The metrics have
+    /// the same bits. With `train.early_stopping`, training always waits.
+    pub beside_training: bool,
     /// Further datasets.
     pub set: Vec<EvalSet>,
 }
@@ -269,6 +274,13 @@ impl Eval {
         self.every_steps.is_some() || self.every.is_some()
     }
 
+    /// Steps between two evaluations, rounded down, of a training with epochs of this many steps; `None` without
+    /// evaluations.
+    pub fn interval_steps(&self, epoch_steps: u64) -> Option<u64> {
+        let in_epochs = || Some((self.every?.get() * epoch_steps.max(1) as f64) as u64);
+        self.every_steps.map(Count::get).or_else(in_epochs).map(|steps| steps.max(1))
+    }
+
     /// Whether an evaluation is due after a step of a training with epochs of this many steps.
     pub fn is_due(&self, step: u64, epoch_steps: u64) -> bool {
         if let Some(steps) = self.every_steps {
@@ -288,6 +300,7 @@ impl Default for Eval {
             every: None,
             batch_size: BatchSize::new(8192).expect("a constant in range"),
             target_auc: None,
+            beside_training: true,
             set: Vec::new(),
         }
     }

@@ -276,7 +276,7 @@ fn write_train(out: &mut String, train: &Train) -> fmt::Result {
 }
 
 fn write_eval(out: &mut String, eval: &Eval) -> fmt::Result {
-    let Eval { every_steps, every, batch_size, target_auc, set } = eval;
+    let Eval { every_steps, every, batch_size, target_auc, beside_training, set } = eval;
     writeln!(out, "\n[eval]")?;
     match every {
         Some(epochs) => writeln!(out, "every = {epochs}")?,
@@ -284,6 +284,7 @@ fn write_eval(out: &mut String, eval: &Eval) -> fmt::Result {
     }
     writeln!(out, "batch_size = {batch_size}")?;
     write_option(out, "target_auc", target_auc.as_ref(), "no early stop")?;
+    writeln!(out, "beside_training = {beside_training}")?;
     for EvalSet { name, data } in set {
         writeln!(out, "\n[[eval.set]]\nname = {}\ndata = {}", quoted(name), quoted_folders(data))?;
     }

@@ -73,6 +73,8 @@ pub struct CudaEvaluation {
     sizes: EvaluationSizes,
     /// The number of keys that this rank's buffers hold.
     capacity: usize,
+    /// The lane on which keys are sorted and counted, beside the rank's other work.
+    ranking: Lane,
     judged: Buffer<u64>,
     /// `[head][capacity]`
     keys: Keys,
@@ -133,6 +135,45 @@ pub struct EvaluationResult {
     pub nan_logits: u64,
 }
 
+/// The scores of all ranks, before their keys are sorted and counted.
+#[derive(Debug)]
+pub(super) struct GatheredScores {
+    /// The number of samples.
+    judged: u32,
+    heads: Vec<JudgedHead>,
+    /// The sums of the model's own predictions, head by head.
+    sums: Vec<JudgeSums>,
+    /// The sums of corrected predictions, of the heads that have a correction.
+    corrected: Vec<JudgeSums>,
+    /// Whether this is the first rank, which has all keys.
+    is_first: bool,
+}
+
+/// The scores of an evaluation that a rank has finished.
+#[derive(Debug)]
+pub(super) struct ScoresToRank {
+    evaluation: Arc<CudaEvaluation>,
+    scores: GatheredScores,
+}
+
+impl ScoresToRank {
+    pub(super) fn new(evaluation: &Arc<CudaEvaluation>, scores: GatheredScores) -> Self {
+        Self { evaluation: Arc::clone(evaluation), scores }
+    }
+
+    /// Whether no logit is NaN.
+    pub(super) fn are_numbers(&self) -> bool {
+        self.scores.sums.iter().all(|sums| sums.not_numbers == 0)
+    }
+
+    /// Sorts and counts the keys on a lane of low priority; see [`CudaEvaluation::rank_scores`]. The GPU becomes the
+    /// current one of this thread.
+    pub(super) fn rank(self) -> Result<EvaluationResult> {
+        self.evaluation.ranking.device().bind()?;
+        self.evaluation.rank_scores(self.scores)
+    }
+}
+
 /// What the sorted keys of a head say.
 struct RankedHead {
     pairs: Pairs,
@@ -182,6 +223,7 @@ impl CudaEvaluation {
             heads: heads.to_vec(),
             sizes,
             capacity,
+            ranking: Lane::new(device)?,
             judged: Buffer::filled(device, 1, 0)?,
             keys,
             sums: Buffer::filled(device, heads.len(), 0)?,
@@ -267,17 +309,20 @@ impl CudaEvaluation {
     /// # Errors
     /// If an operation of the GPU failed.
     pub fn finish_judged(&self, lane: &Lane, heads: &[JudgedHead]) -> Result<EvaluationResult> {
-        self.finish_with(lane, None, heads)
+        self.rank_scores(self.gather_scores(lane, None, heads)?)
     }
 
-    /// The same with several ranks, all of which call it. All get the sums, but only the first rank gets the AUCs
-    /// and the histograms of scores.
-    pub(super) fn finish_with(
+    /// Brings the scores of all ranks together, after the lane has finished all work enqueued before; with several
+    /// ranks, all of them call this. The next evaluation may begin once they are ranked.
+    ///
+    /// # Panics
+    /// As [`CudaEvaluation::finish`].
+    pub(super) fn gather_scores(
         &self,
         lane: &Lane,
         links: Option<&RankLinks>,
         judged_heads: &[JudgedHead],
-    ) -> Result<EvaluationResult> {
+    ) -> Result<GatheredScores> {
         let mut judged = self.judged.read(lane)?[0];
         assert!(judged <= self.capacity as u64, "{judged} samples, but the buffers hold {}", self.capacity);
         let mut sums = self.sums.read(lane)?;
@@ -288,12 +333,20 @@ impl CudaEvaluation {
         if let (Some(links), Keys::Shared(keys)) = (links, &self.keys) {
             judged = self.gather(lane, links, keys, judged, &mut sums)?;
         }
-        let mut corrected = sums.split_off(self.heads.len()).into_iter().peekable();
+        let corrected = sums.split_off(self.heads.len());
+        let is_first = links.is_none_or(|links| links.cluster.rank() == Rank(0));
+        Ok(GatheredScores { judged: judged as u32, heads: judged_heads.to_vec(), sums, corrected, is_first })
+    }
+
+    /// Sorts and counts the keys, and returns the metrics. All ranks get the sums, but only the first rank gets the
+    /// AUCs and the histograms of scores. Meanwhile the rank may do any other work, on any thread.
+    pub(super) fn rank_scores(&self, scores: GatheredScores) -> Result<EvaluationResult> {
+        let GatheredScores { judged, heads: judged_heads, sums, corrected, is_first } = scores;
+        let mut corrected = corrected.into_iter().peekable();
         let nan_logits = sums.iter().map(|sums| sums.not_numbers).sum();
         let mut heads = Vec::new();
         for (number, (head, sums)) in judged_heads.iter().zip(sums).enumerate() {
-            let is_first = links.is_none_or(|links| links.cluster.rank() == Rank(0));
-            let ranked = if judged > 0 && is_first { self.rank(lane, number, judged as u32)? } else { None };
+            let ranked = if judged > 0 && is_first { self.rank(number, judged)? } else { None };
             let auc = ranked.as_ref().and_then(|ranked| ranked.pairs.auc());
             let scores = ranked.and_then(|ranked| ScoreHistogram::of_counts(&ranked.bins, ranked.scales));
             let samples = sums.samples;
@@ -402,7 +455,8 @@ impl CudaEvaluation {
     }
 
     /// Sorts the keys of a head, and counts its pairs and scores; `None` if a weight is not finite.
-    fn rank(&self, lane: &Lane, head: usize, count: u32) -> Result<Option<RankedHead>> {
+    fn rank(&self, head: usize, count: u32) -> Result<Option<RankedHead>> {
+        let lane = &self.ranking;
         let keys = self.keys.pointer().element(head * self.capacity);
         let scales = match self.sizes.weighted {
             true => self.weight_scales(lane, keys, count)?,

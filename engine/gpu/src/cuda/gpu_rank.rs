@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 use super::batch::Batch;
 use super::context::RankContext;
 use super::error::{Error, Result};
-use super::evaluation::{CudaEvaluation, EvaluationResult, EvaluationSizes, ScoredBatch};
+use super::evaluation::{CudaEvaluation, EvaluationSizes, ScoredBatch, ScoresToRank};
 use super::feed::FeedPart;
 use super::group::RankGroup;
 use super::input::{Input, InputLanes, InputLayout, InputSlot, SLOTS, StepParameters, Unpacker};
@@ -56,7 +56,7 @@ pub(super) struct GpuRank<T> {
     /// Created by the first batch that is unpacked on the GPU.
     unpacker: Option<Unpacker>,
     /// Created by the first evaluation.
-    evaluation: Option<CudaEvaluation>,
+    evaluation: Option<Arc<CudaEvaluation>>,
     setup: Arc<ModelSetup>,
     context: RankContext,
     /// The slot of the next step.
@@ -423,11 +423,13 @@ impl<T: Element> RankModel for GpuRank<T> {
 
     fn begin_evaluation(&mut self, sizes: EvaluationSizes) -> Result<()> {
         self.finish()?;
+        let is_ranked = self.evaluation.as_ref().is_none_or(|evaluation| Arc::strong_count(evaluation) == 1);
+        assert!(is_ranked, "the scores of the last evaluation are not ranked");
         if self.evaluation.as_ref().is_none_or(|evaluation| evaluation.sizes() != sizes) {
             // The old buffers are freed first.
             self.evaluation = None;
-            self.evaluation =
-                Some(CudaEvaluation::of_rank(&self.context, &self.setup.model.spec.heads, sizes)?);
+            let evaluation = CudaEvaluation::of_rank(&self.context, &self.setup.model.spec.heads, sizes)?;
+            self.evaluation = Some(Arc::new(evaluation));
         }
         self.evaluation.iter().try_for_each(|evaluation| Ok(evaluation.begin(&self.main)?))
     }
@@ -436,10 +438,11 @@ impl<T: Element> RankModel for GpuRank<T> {
         self.score(batch, true)
     }
 
-    fn finish_evaluation(&mut self, heads: &[JudgedHead]) -> Result<EvaluationResult> {
+    fn finish_evaluation(&mut self, heads: &[JudgedHead]) -> Result<ScoresToRank> {
         self.finish()?;
         let evaluation = self.evaluation.as_ref().expect("an evaluation was begun");
-        Ok(evaluation.finish_with(&self.main, self.context.links.as_ref(), heads)?)
+        let scores = evaluation.gather_scores(&self.main, self.context.links.as_ref(), heads)?;
+        Ok(ScoresToRank::new(evaluation, scores))
     }
 
     fn overflow_steps(&self) -> Result<Option<u64>> {

@@ -15,7 +15,7 @@ use rankine_topology::{Rank, Topology};
 
 use super::batch::Batch;
 use super::error::Result;
-use super::evaluation::{EvaluationResult, EvaluationSizes};
+use super::evaluation::{EvaluationSizes, ScoresToRank};
 use super::phase_timer::TimedPhase;
 use super::phase_work::PhaseTimes;
 
@@ -34,15 +34,15 @@ pub(super) trait RankModel: Debug + Send {
     /// Returns the logits of samples that fit a slot, one per sample and head.
     fn logits(&mut self, batch: Batch<'_>) -> Result<Vec<f32>>;
 
-    /// Starts an evaluation, after all steps are done.
+    /// Starts an evaluation, after all steps are done. The scores of the last one must be ranked, or dropped.
     fn begin_evaluation(&mut self, sizes: EvaluationSizes) -> Result<()>;
 
     /// Enqueues scoring samples that fit a slot, and adding the scores to the evaluation.
     fn evaluate(&mut self, batch: Batch<'_>) -> Result<()>;
 
-    /// Returns the result of an evaluation; with several ranks, only the first one gets AUCs and
-    /// histograms of scores.
-    fn finish_evaluation(&mut self, heads: &[JudgedHead]) -> Result<EvaluationResult>;
+    /// Returns the scores of an evaluation, which may be ranked beside other work; with several ranks, only the first
+    /// one gets AUCs and histograms of scores.
+    fn finish_evaluation(&mut self, heads: &[JudgedHead]) -> Result<ScoresToRank>;
 
     /// Returns the number of steps skipped so far, if the precision can skip steps.
     fn overflow_steps(&self) -> Result<Option<u64>>;

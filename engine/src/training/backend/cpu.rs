@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rankine_backend::{
-    Backend, BackendError, Batch, Batches, RankVisit, ReportDetails, ResidentPart, Scorer, ScoringProgress,
-    judge_on_cpu,
+    Backend, BackendError, Batch, Batches, RankVisit, ReportDetails, ResidentPart, Scored, Scorer,
+    ScoringProgress, score_on_cpu,
 };
 use rankine_base::StopCause;
 use rankine_checkpoint::{CheckpointError, StateSource};
@@ -14,7 +14,7 @@ use rankine_embedding::RankTraffic;
 use rankine_engine_cpu::CpuModel;
 use rankine_job::{Device, DeviceKind, Job, Precision};
 use rankine_model::ModelSpec;
-use rankine_model::evaluation::{HeadMetrics, JudgedHead};
+use rankine_model::evaluation::JudgedHead;
 use rankine_model::guard::StepOutcome;
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
@@ -138,14 +138,14 @@ impl Backend for CpuBackend {
 }
 
 impl Scorer for CpuBackend {
-    fn judge(
+    fn score(
         &mut self,
         part: DatasetPart,
         heads: &[JudgedHead],
         options: &StreamOptions,
         progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
-    ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
-        judge_on_cpu(&mut self.model, &mut self.resident, RESIDENT_BYTES, (part, heads), options, progress)
+    ) -> Result<Scored, BackendError> {
+        score_on_cpu(&mut self.model, &mut self.resident, RESIDENT_BYTES, (part, heads), options, progress)
     }
 }
 

@@ -169,7 +169,9 @@ fn job_difference(path: &Path, summary: &Summary, job: &Job) -> Result<Option<St
         // Without a target and early stopping, evaluations during training change nothing.
         let decides = job.eval.target_auc.is_some() || job.train.early_stopping.is_some();
         let only_logged = matches!(key, "eval.every_steps" | "eval.every") && !decides;
-        !is(&FREE) && !is(&ENDS) && !only_logged
+        // With a target, training goes on for some steps after it was reached.
+        let only_timed = key == "eval.beside_training" && job.eval.target_auc.is_none();
+        !is(&FREE) && !is(&ENDS) && !only_logged && !only_timed
     };
     let keys = own.keys().chain(saved.keys()).filter(|key| matters(key));
     let mut keys: Vec<_> = keys.collect();

@@ -55,12 +55,12 @@ impl TrainingLoop<'_> {
             self.state.last_eval = self.evaluate(part, step)?;
         }
         let metric = job.train.early_stopping.map_or(StoppingMetric::Auc, |stopping| stopping.metric);
-        let model_value = self.deciding_metrics()?.value(metric);
+        let model_value = self.deciding_metrics(self.state.last_eval.as_ref())?.value(metric);
         let of_model = (self.state.last_eval.take(), self.state.last_scores.take());
         self.restore_model(Arc::new(averaged), step)?;
         self.state.is_averaged = true;
         self.state.last_eval = self.evaluate(part, step)?;
-        let value = self.deciding_metrics()?.value(metric);
+        let value = self.deciding_metrics(self.state.last_eval.as_ref())?.value(metric);
 
         let is_better =
             value.is_some_and(|value| model_value.is_none_or(|model| metric.gain(value, model) > 0.0));

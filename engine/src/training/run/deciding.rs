@@ -1,6 +1,7 @@
 //! The metrics that decide about the end of a training: whether the samples that are evaluated define them.
 
 use rankine_job::{Conflict, StoppingMetric};
+use rankine_model::evaluation::EvalSummary;
 use rankine_reader::Part;
 
 use super::early_stopping::DecidingMetrics;
@@ -9,14 +10,18 @@ use crate::training::context::RunContext;
 use crate::training::error::TrainError;
 
 impl TrainingLoop<'_> {
-    /// Checks that the evaluation after the last step defines the metrics that decide about the end of the training.
+    /// Checks that an evaluation defines the metrics that decide about the end of the training.
     /// All processes call this.
     ///
     /// # Errors
     /// [`TrainError::Conflicts`] with the setting whose metric is undefined; [`TrainError::Processes`].
-    pub(super) fn check_deciding(&self, metrics: DecidingMetrics) -> Result<(), TrainError> {
+    pub(super) fn check_deciding(
+        &self,
+        metrics: DecidingMetrics,
+        eval: Option<&EvalSummary>,
+    ) -> Result<(), TrainError> {
         let Some((key, metric)) = self.undefined_metric(metrics) else { return Ok(()) };
-        Err(TrainError::Conflicts(vec![Conflict::new(key, self.why_undefined(metric)?)]))
+        Err(TrainError::Conflicts(vec![Conflict::new(key, self.why_undefined(metric, eval)?)]))
     }
 
     /// The setting that makes a metric decide which this evaluation does not define, and neither does a later one: it
@@ -31,16 +36,20 @@ impl TrainingLoop<'_> {
         deciding.find(|&(_, metric)| is_evaluated && !metrics.defines(metric))
     }
 
-    /// Why the evaluation after the last step does not define a metric, and the way out. Only the first process has
+    /// Why an evaluation does not define a metric, and the way out. Only the first process has
     /// the evaluation; all processes call this.
-    fn why_undefined(&self, metric: StoppingMetric) -> Result<String, TrainError> {
+    fn why_undefined(
+        &self,
+        metric: StoppingMetric,
+        eval: Option<&EvalSummary>,
+    ) -> Result<String, TrainError> {
         let RunContext { processes, .. } = self.context;
         let label = self.backend.spec().heads.first().map_or("", |head| head.label.as_str());
         let (part, other) = match self.watched_part() {
             Part::Validation => ("validation set", "hold other samples out with train.validation"),
             _ => ("evaluation part", "hold samples out with train.validation"),
         };
-        let metrics = self.state.last_eval.as_ref().and_then(|eval| eval.metrics.first);
+        let metrics = eval.and_then(|eval| eval.metrics.first);
         let lacks = match metrics.map(|metrics| metrics.label_rate) {
             None => format!("has no sample with the label `{label}` that weighs more than 0"),
             Some(rate) => format!("has no sample with `{label}` = {}", u8::from(rate < 0.5)),

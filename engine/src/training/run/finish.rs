@@ -15,7 +15,8 @@ use rankine_saved as saved;
 use rankine_saved::{ModelMetadata, SavedModelError, Weights};
 
 use super::early_stopping::DecidingMetrics;
-use super::training_loop::{Subject, TrainingLoop};
+use super::evaluation::Subject;
+use super::training_loop::TrainingLoop;
 use crate::build;
 use crate::training::context::{RunContext, SampleSource};
 use crate::training::error::TrainError;

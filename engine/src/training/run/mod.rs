@@ -3,8 +3,10 @@
 
 mod agreement;
 mod average;
+mod beside;
 mod deciding;
 mod early_stopping;
+mod evaluation;
 mod failure;
 mod finish;
 mod guard;

@@ -10,16 +10,16 @@ use rankine_base::sealed::Checksum;
 use rankine_checkpoint::{Checkpoint, StateSource, TrainState};
 use rankine_job::Precision;
 use rankine_launch::{ProcessGroup, RunStage, StepStage};
-use rankine_model::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, JudgedHead, SavedScores};
+use rankine_reader::Part;
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::StreamOptions;
-use rankine_reader::{Dataset, Part};
 
 use super::agreement::StepAgreement;
+use super::beside::EvaluationBeside;
 use super::early_stopping::{DecidingMetrics, EarlyStopping, forget_lost_best};
 use super::guard::NonFiniteGuard;
 use super::losses::Losses;
-use super::records::{EvalRecord, RunPhaseSeconds, TrainRecord};
+use super::records::{RunPhaseSeconds, TrainRecord};
 use super::start_clock::StartClock;
 use super::state::{RunState, Tally};
 use crate::training::backend::{DeviceChoice, InitializedDevice, Measurements};
@@ -28,10 +28,9 @@ use crate::training::context::{RunContext, SampleSource};
 use crate::training::data::train_options;
 use crate::training::devices::{DevicesInUse, RunDevices};
 use crate::training::error::TrainError;
-use crate::training::evaluate::{EvaluationOptions, evaluate};
 use crate::training::event::{Event, Observer, Progress};
 use crate::training::event::{Report, RunStart, StepDetails, StepTimes};
-use crate::training::identity::{RunIdentity, samples_checksum};
+use crate::training::identity::RunIdentity;
 use crate::training::ids;
 use crate::training::initial_model::InitialModel;
 use crate::training::power::{PowerSampler, PowerUse};
@@ -45,6 +44,8 @@ use crate::training::summary::EndReason;
 pub(super) struct TrainingLoop<'a> {
     pub(super) context: RunContext<'a>,
     pub(super) observer: &'a mut dyn Observer,
+    /// The evaluation whose metrics are computed beside the steps. Dropped before the model, whose memory it uses.
+    pub(super) beside: Option<EvaluationBeside>,
     pub(super) backend: Box<dyn Backend>,
     /// Dropped before `run`, which unlocks the folder that they are written to.
     pub(super) checkpoints: Checkpoints,
@@ -62,7 +63,7 @@ pub(super) struct TrainingLoop<'a> {
     /// Their power in this attempt, once the steps are done.
     pub(super) power_use: Option<PowerUse>,
     /// The checksums of the samples that were evaluated, by `[[eval.set]]` and part.
-    evaluated: BTreeMap<(Option<String>, Part), Checksum>,
+    pub(super) evaluated: BTreeMap<(Option<String>, Part), Checksum>,
 }
 
 impl<'a> TrainingLoop<'a> {
@@ -87,9 +88,7 @@ impl<'a> TrainingLoop<'a> {
         let InitializedDevice { mut backend, name: device, placements } =
             choice.initialize(job, dataset, model, threads, measured)?;
         let tuning = backend.tuning()?;
-        if let (Some(run), Some(record)) = (&run, &tuning) {
-            run.write_tuning(record)?;
-        }
+        run.as_ref().zip(tuning.as_ref()).map_or(Ok(()), |(run, record)| run.write_tuning(record))?;
         clock.add_to(|start| &mut start.model_seconds);
         let mut from = restore(&mut *backend, processes, (from, initial), &mut clock)?;
         let mut io = job.reader.io_options();
@@ -102,8 +101,8 @@ impl<'a> TrainingLoop<'a> {
         };
         let folder = RunFolder::of(processes, run.as_ref())?;
         let identity = identity_to_write(&context, identity.map(|known| *known))?;
-        let measurements = Measurements { tuning, machine };
-        let mut checkpoints = Checkpoints::new(&context, identity, measurements, folder.clone(), from.step)?;
+        let measured = Measurements { tuning, machine };
+        let mut checkpoints = Checkpoints::new(&context, identity, measured, folder.clone(), from.step)?;
         checkpoints.prepare(&*backend)?;
         checkpoints.check_snapshots(from.step, observer)?;
         let stopping = job.train.early_stopping;
@@ -146,6 +145,7 @@ impl<'a> TrainingLoop<'a> {
             io,
             state,
             power_use: None,
+            beside: None,
             evaluated: BTreeMap::new(),
         };
         Ok((training, batches))
@@ -156,13 +156,7 @@ impl<'a> TrainingLoop<'a> {
     /// # Errors
     /// As [`super::train`]; [`TrainError::Interrupted`] after a request to stop.
     pub(super) fn run(&mut self, mut batches: Batches) -> Result<(), TrainError> {
-        // The evaluation at the checkpoint's step may have failed, or may have ended the training.
-        let step = self.state.step();
-        let metrics = match step > 0 && self.state.last_eval.is_none() && self.evaluates_at(step) {
-            true => self.judge_step()?,
-            false => self.deciding_metrics()?,
-        };
-        self.end_after(metrics)?;
+        self.evaluate_start()?;
         while self.state.end.is_none() {
             if self.is_at_max_steps() {
                 self.state.end = Some(EndReason::MaxSteps);
@@ -181,7 +175,7 @@ impl<'a> TrainingLoop<'a> {
         }
         self.await_steps()?;
         drop(batches);
-        Ok(())
+        self.evaluate_end()
     }
 
     /// Trains on a batch, and does what is due after that step.
@@ -204,12 +198,6 @@ impl<'a> TrainingLoop<'a> {
 
     fn reports_at(&self, step: u64) -> bool {
         step.is_multiple_of(self.context.job.train.log_every_steps.get())
-    }
-
-    fn evaluates_at(&self, step: u64) -> bool {
-        let RunContext { job, dataset, .. } = self.context;
-        let epoch_steps = dataset.samples(Part::Train).div_ceil(job.train.batch_size.get().into());
-        job.eval.is_due(step, epoch_steps)
     }
 
     fn train_step(&mut self, batch: &Batch, source: ReaderState) -> Result<Progress, TrainError> {
@@ -311,120 +299,6 @@ impl<'a> TrainingLoop<'a> {
         Ok(())
     }
 
-    /// Evaluates the model after a step, if an evaluation is due.
-    fn evaluate_step(&mut self) -> Result<(), TrainError> {
-        self.state.last_eval = None;
-        self.state.last_scores = None;
-        if self.evaluates_at(self.state.step()) {
-            let metrics = self.judge_step()?;
-            self.check_deciding(metrics)?;
-            self.end_after(metrics)?;
-        }
-        Ok(())
-    }
-
-    /// The samples that evaluations during the training score: the validation set if there is one, otherwise the
-    /// evaluation part.
-    pub(super) fn watched_part(&self) -> Part {
-        let has_validation = self.context.dataset.samples(Part::Validation) > 0;
-        if has_validation { Part::Validation } else { Part::Eval }
-    }
-
-    /// Evaluates the model after a step, and compares the result with the best one.
-    pub(super) fn judge_step(&mut self) -> Result<DecidingMetrics, TrainError> {
-        let (step, part) = (self.state.step(), self.watched_part());
-        self.state.last_eval = self.evaluate(part, step)?;
-        let metrics = self.deciding_metrics()?;
-        if let Some(stopping) = &mut self.state.early_stopping {
-            stopping.judge(step, metrics);
-            if let Some(progress) = stopping.progress(step, part) {
-                if let Some(run) = &mut self.run {
-                    run.append("early_stopping", &progress)?;
-                }
-                self.observer.observe(Event::Judged(progress));
-            }
-        }
-        Ok(metrics)
-    }
-
-    /// The metrics of the evaluation after the last step, which only the first process has.
-    pub(super) fn deciding_metrics(&self) -> Result<DecidingMetrics, TrainError> {
-        let own = self.state.last_eval.as_ref().map(|eval| DecidingMetrics::from(&eval.metrics));
-        let bytes = own.unwrap_or_default().to_bytes();
-        let bytes = self.context.processes.of_first("the result of the evaluation", &bytes)?;
-        Ok(DecidingMetrics::from_bytes(&bytes))
-    }
-
-    /// Ends training if the evaluation after the last step reached the job's target, or if there was no better one for
-    /// long enough.
-    fn end_after(&mut self, metrics: DecidingMetrics) -> Result<(), TrainError> {
-        let target = self.context.job.eval.target_auc;
-        if target.zip(metrics.auc).is_some_and(|(target, auc)| auc >= target.get()) {
-            self.state.end = Some(EndReason::TargetAuc);
-            let last = self.state.last_eval.as_ref().map(|eval| &eval.metrics);
-            self.logs.end(self.state.total.samples, last)?;
-        } else if self.state.early_stopping.as_ref().is_some_and(EarlyStopping::is_exhausted) {
-            self.state.end = Some(EndReason::EarlyStopping);
-        }
-        Ok(())
-    }
-
-    /// Evaluates the model of a step on a part of the dataset, if there is such a part, and keeps the scores.
-    pub(super) fn evaluate(&mut self, part: Part, step: u64) -> Result<Option<EvalSummary>, TrainError> {
-        let dataset = self.context.dataset;
-        if dataset.samples(part) == 0 {
-            return Ok(None);
-        }
-        let (summary, heads) = self.evaluate_on(Subject { dataset, part, set: None }, step)?;
-        self.state.last_scores = SavedScores::of(&heads);
-        Ok(Some(summary))
-    }
-
-    /// Evaluates the model of a step.
-    pub(super) fn evaluate_on(
-        &mut self,
-        Subject { dataset, part, set }: Subject<'_>,
-        step: u64,
-    ) -> Result<(EvalSummary, Vec<HeadMetrics>), TrainError> {
-        let RunContext { job, processes, .. } = self.context;
-        self.logs.evaluation_begins(set, self.state.total.samples)?;
-        let began = Instant::now();
-        // The first batch may take long.
-        processes.does(RunStage::Evaluating, step);
-        let options = EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: self.io };
-        let mut watched = WatchedEvaluation { step, processes, observer: &mut *self.observer };
-        let trained_on = self.context.dataset.schema();
-        let judged = JudgedHead::of_heads(&self.backend.spec().heads, trained_on, dataset.schema());
-        let (heads, ids_out_of_range) =
-            evaluate(&mut *self.backend, &judged, dataset, part, &options, None, &mut watched)?;
-        let (metrics, averaged) = (EvalMetrics::from(heads.as_slice()), self.state.is_averaged);
-        let seconds = began.elapsed().as_secs_f64();
-        let subject = (set.map(ToOwned::to_owned), part);
-        let samples = match self.evaluated.get(&subject) {
-            None if processes.is_first() => {
-                // Reading the index of a part takes time.
-                let checksum = samples_checksum(job, dataset, part)?;
-                self.evaluated.insert(subject, checksum);
-                Some(checksum)
-            }
-            known => known.copied(),
-        };
-        if let Some(run) = &mut self.run {
-            let (metrics, ids_out_of_range) = (&metrics, &ids_out_of_range);
-            run.append(
-                "eval",
-                &EvalRecord { step, part, set, samples, averaged, seconds, metrics, ids_out_of_range },
-            )?;
-        }
-        self.logs.evaluation_ends(part, set, step, &metrics)?;
-        let evaluated = Event::Evaluated { step, part, set, samples, averaged, seconds, heads: &heads };
-        self.observer.observe(evaluated);
-        let mut summary = EvalSummary::new(metrics, seconds);
-        summary.auc_achievable = dataset.auc_achievable().filter(|_| part == Part::Eval);
-        summary.ids_out_of_range = ids_out_of_range;
-        Ok((summary, heads))
-    }
-
     /// What all processes are to do after a step.
     fn agree(&self) -> Result<StepAgreement, TrainError> {
         let own = StepAgreement {
@@ -443,6 +317,7 @@ impl<'a> TrainingLoop<'a> {
         let step = self.state.step();
         let is_best = self.state.best().is_some_and(|best| best.step == step);
         if agreed.saves || is_best || self.checkpoints.is_due_by_steps(step) {
+            self.take_metrics()?;
             let began = Instant::now();
             self.take_outcomes(true).map_err(|error| error.at_step(step))?;
             self.save()?;
@@ -469,6 +344,7 @@ impl<'a> TrainingLoop<'a> {
     pub(super) fn save_now(&mut self) -> Result<(), TrainError> {
         self.checkpoints.finish(self.observer)?;
         if self.checkpoints.last_step() != self.state.step() {
+            self.take_metrics()?;
             self.take_outcomes(true)?;
             self.save()?;
             self.checkpoints.finish(self.observer)?;
@@ -488,14 +364,6 @@ impl<'a> TrainingLoop<'a> {
         self.power_use = self.power.take().map(|power| power.up_to_now());
         Ok(())
     }
-}
-
-/// What a model is evaluated on.
-pub(super) struct Subject<'a> {
-    pub(super) dataset: &'a Dataset,
-    pub(super) part: Part,
-    /// The name of the `[[eval.set]]`; `None` for the dataset that is trained on.
-    pub(super) set: Option<&'a str>,
 }
 
 /// Where a batch came from, when it was taken.
@@ -580,18 +448,4 @@ fn begin_logs(
     let precision = backend.precision(context.job).unwrap_or(Precision::Fp32);
     let start = LogStart { step: from.step, samples: from.samples, precision: precision.name() };
     RunLogs::begin(context, run, start)
-}
-
-/// An evaluation that reports to the other processes that it makes progress.
-struct WatchedEvaluation<'a> {
-    step: u64,
-    processes: &'a ProcessGroup,
-    observer: &'a mut dyn Observer,
-}
-
-impl Observer for WatchedEvaluation<'_> {
-    fn observe(&mut self, event: Event<'_>) {
-        self.processes.does(RunStage::Evaluating, self.step);
-        self.observer.observe(event);
-    }
 }

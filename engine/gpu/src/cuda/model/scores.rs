@@ -4,17 +4,19 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use rankine_backend::{BackendError, Batch, Scorer, ScoringProgress};
+use rankine_backend::{BackendError, Batch, Scored, Scorer, ScoringProgress};
 use rankine_base::StopCause;
-use rankine_model::evaluation::{HeadMetrics, JudgedHead};
+use rankine_model::evaluation::JudgedHead;
 use rankine_reader::Samples;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 
 use super::CudaModel;
 use crate::cuda::batch::{GlobalBatch, chunks};
-use crate::cuda::error::Result;
-use crate::cuda::evaluation::{CudaEvaluation, EvaluationResult, EvaluationShape, EvaluationSizes};
+use crate::cuda::error::{Error, Result};
+use crate::cuda::evaluation::{
+    CudaEvaluation, EvaluationResult, EvaluationShape, EvaluationSizes, ScoresToRank,
+};
 use crate::cuda::feed::{self, Feed, FeedRanks};
 
 impl CudaModel {
@@ -59,7 +61,7 @@ impl CudaModel {
     /// # Errors
     /// If an operation of a GPU failed.
     pub fn evaluate(&mut self, batch: &Samples) -> Result<()> {
-        self.score(GlobalBatch::unpacked(batch, 0..batch.len))
+        self.score_batch(GlobalBatch::unpacked(batch, 0..batch.len))
     }
 
     /// The same for any batch. A packed one is kept until its scores are added.
@@ -70,10 +72,10 @@ impl CudaModel {
     /// # Errors
     /// If an operation of a GPU failed, or an earlier batch has values that its schema does not admit.
     pub fn evaluate_batch(&mut self, batch: &Batch) -> Result<()> {
-        self.score(batch.into())
+        self.score_batch(batch.into())
     }
 
-    fn score(&mut self, batch: GlobalBatch<'_>) -> Result<()> {
+    fn score_batch(&mut self, batch: GlobalBatch<'_>) -> Result<()> {
         let most = self.score_size();
         assert!(batch.len() <= most, "at most {most} samples are scored at a time");
         self.ranks.evaluate(batch)
@@ -93,6 +95,12 @@ impl CudaModel {
     /// # Errors
     /// As [`CudaModel::finish_evaluation`].
     pub fn finish_judged(&mut self, heads: &[JudgedHead]) -> Result<EvaluationResult> {
+        Ok(self.finish_scores(heads)?.rank()?)
+    }
+
+    /// Returns the scores of this process's first rank, once all ranks have sent their scores. The next evaluation may
+    /// begin when they are ranked.
+    fn finish_scores(&mut self, heads: &[JudgedHead]) -> Result<ScoresToRank> {
         let heads: Arc<[JudgedHead]> = heads.into();
         Ok(self.ranks.call_all_mut(move |rank| rank.finish_evaluation(&heads))?.swap_remove(0))
     }
@@ -104,13 +112,13 @@ impl CudaModel {
 }
 
 impl Scorer for CudaModel {
-    fn judge(
+    fn score(
         &mut self,
         part: DatasetPart,
         judged: &[JudgedHead],
         options: &StreamOptions,
         progress: &mut dyn FnMut(ScoringProgress<'_>) -> Result<(), StopCause>,
-    ) -> Result<Option<Vec<HeadMetrics>>, BackendError> {
+    ) -> Result<Scored, BackendError> {
         if !CudaEvaluation::fits(part.samples) {
             return Err(BackendError::TooManySamples { samples: part.samples });
         }
@@ -140,8 +148,13 @@ impl Scorer for CudaModel {
         // Kept until all samples are scored.
         let (_, opened) = resident.score(open, stays, score)?;
         self.resident = resident;
-        let EvaluationResult { heads, nan_logits } = self.finish_judged(judged)?;
+        let scores = self.finish_scores(judged)?;
         drop(opened);
-        Ok((nan_logits == 0).then_some(heads))
+        let rank = move || match scores.are_numbers() {
+            true => Ok(Some(scores.rank().map_err(Error::from)?.heads)),
+            false => Ok(None),
+        };
+        // The GPU sorts and counts.
+        Ok(Scored::new(1, rank))
     }
 }
