@@ -38,6 +38,12 @@ pub trait Backend: Scorer + Weights {
         Some(job.device.precision_on_gpus())
     }
 
+    /// The samples that an evaluation scores at a time. GPUs have memory for the samples of a step.
+    fn scored_at_a_time(&self, job: &Job) -> usize {
+        let Job { eval, train, .. } = job;
+        if self.is_on_gpu() { train.batch_size.get() as usize } else { eval.batch_size.get() as usize }
+    }
+
     /// Starts to read batches of a part.
     ///
     /// # Errors

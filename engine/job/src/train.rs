@@ -240,7 +240,8 @@ pub struct Eval {
     pub every_steps: Option<Count>,
     /// The same in epochs: `"epoch"`, or a number of epochs such as 0.25. Excludes `every_steps`.
     pub every: Option<Epochs>,
-    /// Batch size of evaluations. It does not affect the result.
+    /// Samples that CPUs score at a time; it does not affect the result. GPUs score as many as they have memory for,
+    /// which are `train.batch_size`.
     pub batch_size: BatchSize,
     /// Ends the training at the first evaluation with at least this AUC, which is weighted if the dataset has sample
     /// weights. Requires `every_steps` or `every`.
@@ -562,6 +563,15 @@ mod tests {
         assert_eq!(due("every = 0.3333333333333333", 10), [4, 7, 10, 14, 17, 20, 24]);
         assert_eq!(due("every = 0.001", 10).len(), 24);
         assert_eq!(due("", 10), [0; 0]);
+    }
+
+    #[test]
+    fn steps_between_evaluations_are_rounded_down_but_never_to_none() {
+        let interval =
+            |eval: &str, epoch_steps: u64| toml::from_str::<Eval>(eval).unwrap().interval_steps(epoch_steps);
+        assert_eq!(interval("every_steps = 10", 7), Some(10));
+        assert_eq!((interval("every = 2", 5), interval("every = 0.33", 10)), (Some(10), Some(3)));
+        assert_eq!((interval("every = 0.001", 10), interval("", 10)), (Some(1), None));
     }
 
     #[test]

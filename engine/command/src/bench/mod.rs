@@ -135,7 +135,7 @@ struct Train {
 Examples:
   rankine bench eval configs/quickstart.toml
   rankine bench eval configs/bench-dlrm.toml --set device.kind=cuda --set data.generate.eval_samples=89137319 \\
-      --set data.dir=/dev/shm/dlrm --set eval.batch_size=65536")]
+      --set data.dir=/dev/shm/dlrm")]
 struct Eval {
     #[command(flatten)]
     job: JobArgs,

@@ -151,7 +151,7 @@ impl OpenGpus {
             },
             batches: BatchShape {
                 batch_size: job.train.batch_size.get() as usize,
-                score_size: job.eval.batch_size.get() as usize,
+                score_size: job.train.batch_size.get() as usize,
                 hotness: hotness.collect(),
             },
             plan: plan.cloned(),

@@ -83,11 +83,9 @@ pub fn bench_eval(
     pool.install(|| {
         let InitializedDevice { mut backend, name: device, .. } =
             choice.initialize(job, &dataset, &model, threads, &Measurements::default())?;
-        // GPUs have memory for a training batch.
-        let most = if backend.is_on_gpu() { job.train.batch_size.get() } else { u32::MAX };
-        let batch_size = job.eval.batch_size.get();
+        let batch_size = backend.scored_at_a_time(job);
         let judged = JudgedHead::of_heads(&backend.spec().heads, dataset.schema(), dataset.schema());
-        let how = EvaluationOptions { batch_size: batch_size as usize, io: job.reader.io_options() };
+        let how = EvaluationOptions { batch_size, io: job.reader.io_options() };
         let mut pass = || {
             let began = Instant::now();
             let (heads, _) = evaluate(&mut *backend, &judged, &dataset, Part::Eval, &how, None, observer)?;
@@ -104,7 +102,7 @@ pub fn bench_eval(
             name: job.name.to_string(),
             device,
             samples,
-            batch_size: u64::from(batch_size.min(most)),
+            batch_size: batch_size as u64,
             first_seconds,
             seconds,
             seconds_median,

@@ -226,7 +226,7 @@ impl TrainingLoop<'_> {
         let began = Instant::now();
         // The first batch may take long.
         processes.does(RunStage::Evaluating, step);
-        let options = EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: self.io };
+        let options = EvaluationOptions { batch_size: self.backend.scored_at_a_time(job), io: self.io };
         let mut watched = WatchedEvaluation { step, processes, observer: &mut *self.observer };
         let trained_on = self.context.dataset.schema();
         let judged = JudgedHead::of_heads(&self.backend.spec().heads, trained_on, dataset.schema());
