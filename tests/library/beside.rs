@@ -153,7 +153,8 @@ fn a_resumed_run_ends_where_the_uninterrupted_one_does() {
         let evaluated = logged(&runs, &name).iter().any(|line| line["step"] == reached);
         assert_eq!(evaluated, stop_at >= reached);
         let checkpoint = run_paths::checkpoints(&runs.path(&name)).join(format!("step-{stop_at}"));
-        let ends_at = open_checkpoint(&checkpoint).unwrap().manifest().train.ends_at;
+        let found = open_checkpoint(&checkpoint).unwrap().manifest().train.reached;
+        let ends_at = found.map(|found| found.ends_at);
         assert_eq!(ends_at, (stop_at >= reached).then_some(reached + TAKEN_AFTER));
 
         let options = TrainOptions { start: Start::Resume, ..TrainOptions::default() };
@@ -163,6 +164,64 @@ fn a_resumed_run_ends_where_the_uninterrupted_one_does() {
         assert!(weights(&runs.place, &name) == weights(&runs.place, "whole"), "{stop_at}");
         assert_eq!(logged(&runs, &name), logged(&runs, "whole"), "{stop_at}");
     }
+}
+
+/// A run that is resumed with a higher target, or without one, does not end because of the old one.
+#[test]
+fn a_target_that_is_raised_while_training_goes_on_is_not_reached() {
+    let runs = Runs::new();
+    let (target, reached) = target(&runs);
+    for (name, other) in [("none", None), ("higher", Some("eval.target_auc=0.9999"))] {
+        let stop = Stop::default();
+        let options = TrainOptions { stop: Some(&stop), ..TrainOptions::default() };
+        let (_, ended) = runs.try_train(name, &with(&[&target]), options, |event| {
+            if matches!(event, Event::Step(Progress { step, .. }, _) if *step == reached + 1) {
+                stop.ask();
+            }
+        });
+        assert!(matches!(ended, Err(TrainError::Interrupted { .. })), "{ended:?}");
+        let most = format!("train.max_steps={}", reached + 10);
+        let sets: Vec<_> = with(&[&most]).into_iter().chain(other).collect();
+        let (_, summary) = runs.resume(name, &sets);
+        assert_eq!(
+            (summary.train.stopped, summary.train.steps),
+            (EndReason::MaxSteps, reached + 10),
+            "{name}"
+        );
+    }
+}
+
+/// Between the evaluation that reaches the target and the end, the AUC may fall. Nothing is left to do all the same.
+#[test]
+fn a_run_whose_final_weights_miss_the_target_is_finished() {
+    let runs = Runs::new();
+    let sets = [&LEARNS[..], &["train.max_steps=120", "eval.every_steps=1"]].concat();
+    let aucs = runs.train("each", &sets).0.evaluations;
+    let auc = |step: u64| aucs[step as usize - 1].1;
+    // With 8 steps between evaluations, training ends a step after the one that reaches the target.
+    let falls = |&step: &u64| {
+        let is_first = (8..step).step_by(8).all(|before| auc(before) < auc(step));
+        is_first && auc(step) > 0.5 && auc(step + 1) < auc(step)
+    };
+    let step = (8..120).step_by(8).find(falls).unwrap();
+    let target = format!("eval.target_auc={:?}", auc(step));
+    let sets = [&LEARNS[..], &["eval.every_steps=8", &target]].concat();
+    let (_, summary) = runs.train("run", &sets);
+    assert_eq!((summary.train.stopped, summary.train.steps), (EndReason::TargetAuc, step + 1));
+    let found = summary.eval.as_ref().unwrap().metrics.first.unwrap().auc;
+    assert_eq!(found, Some(auc(step + 1)), "below the target");
+    let (seen, again) = runs.resume("run", &sets);
+    assert!(seen.steps.is_empty() && again == summary);
+    // A higher target is more to do.
+    let higher = format!("eval.target_auc={:?}", auc(step).next_up());
+    let sets = [&LEARNS[..], &["eval.every_steps=8", &higher, "train.max_steps=120"]].concat();
+    let continued = runs.try_train(
+        "run",
+        &sets,
+        TrainOptions { start: Start::Resume, ..TrainOptions::default() },
+        |_| (),
+    );
+    assert!(!matches!(&continued.1, Ok(found) if *found == summary));
 }
 
 #[test]

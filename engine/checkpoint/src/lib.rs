@@ -39,7 +39,7 @@ pub use index::{PieceContents, PieceEntry, SavedRows, ShardIndex};
 pub use manifest::NAME as MANIFEST_NAME;
 pub use manifest::{
     Base, BestState, DataIdentity, DeviceState, Fp8State, GuardState, InitialState, LossScale, LossState,
-    Manifest, OrderState, RuleState, TableState, TrainState,
+    Manifest, OrderState, ReachedTarget, RuleState, TableState, TrainState,
 };
 pub use open::{Checkpoint, Totals};
 pub use publish::{Draft, PublishedCheckpoint, draft_path};

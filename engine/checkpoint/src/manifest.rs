@@ -85,9 +85,9 @@ pub struct TrainState {
     /// The evaluation of this very step, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval: Option<EvalSummary>,
-    /// The step after which training ends, if an evaluation has reached the target while training went on.
+    /// The evaluation that reached the target, if training goes on for some steps; otherwise absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ends_at: Option<u64>,
+    pub reached: Option<ReachedTarget>,
     /// The best evaluation so far, if early stopping compares them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestState>,
@@ -102,6 +102,16 @@ impl TrainState {
         let before = self.init.as_ref().and_then(|init| init.optimizer_steps);
         self.step.saturating_add(before.unwrap_or(0))
     }
+}
+
+/// An evaluation that reached the target, while training went on.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReachedTarget {
+    /// Its AUC.
+    pub auc: f64,
+    /// The step after which training ends.
+    pub ends_at: u64,
 }
 
 /// The trained model that a training started from.

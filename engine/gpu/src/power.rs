@@ -35,3 +35,16 @@ impl GpuMeter for NvmlMeter {
         self.nvml().err().map(ToString::to_string)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a machine with NVML, the other half.
+    #[test]
+    fn nvml_reads_no_gpu_that_does_not_exist_and_says_why_if_it_is_absent() {
+        let meter = NvmlMeter::default();
+        assert_eq!(meter.read("GPU-0"), None);
+        assert!(meter.absence().is_none_or(|why| why.contains("NVML") || why.contains("nvml")));
+    }
+}

@@ -118,7 +118,7 @@ pub enum Event<'a> {
         /// Why.
         error: &'a CheckpointError,
     },
-    /// The model was evaluated.
+    /// The model was evaluated. With `eval.beside_training`, later steps may have been completed since.
     Evaluated {
         /// Steps completed at the evaluation.
         step: u64,
@@ -131,7 +131,7 @@ pub enum Event<'a> {
         samples: Option<Checksum>,
         /// Whether its weights are those of `train.average`.
         averaged: bool,
-        /// Seconds that it took.
+        /// Seconds that training waited for it.
         seconds: f64,
         /// The metrics of each head.
         heads: &'a [HeadMetrics],

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rankine_job::{DeviceKind, Job};
+use rankine_job::{AucTarget, DeviceKind, Job};
 use rankine_reader::Part;
 use rankine_saved::{SavedModel, SavedModelError};
 use serde_json::Value;
@@ -81,7 +81,9 @@ pub(super) fn judge(
         return Err(refused(what));
     }
     let job = context.job;
-    match end(summary, job, context.dataset.samples(Part::Train)) {
+    let saved_job = Job::load(&run_paths::job(path), &[] as &[&str]).ok();
+    let target = saved_job.and_then(|job| job.eval.target_auc);
+    match end(summary, (job, target), context.dataset.samples(Part::Train)) {
         JobEnd::Later => {
             let steps = summary.train.steps;
             return Ok(FinishedRun::Continues(format!(
@@ -122,11 +124,15 @@ pub(super) fn judge(
     }
 }
 
-fn end(summary: &Summary, job: &Job, epoch_samples: u64) -> JobEnd {
+/// `saved_target` is the target of the run.
+fn end(summary: &Summary, (job, saved_target): (&Job, Option<AucTarget>), epoch_samples: u64) -> JobEnd {
     let trained = &summary.train;
     let watched = summary.validation.as_ref().or(summary.eval.as_ref());
     let auc = watched.and_then(|eval| eval.metrics.first?.auc);
-    let reached = job.eval.target_auc.zip(auc).is_some_and(|(target, auc)| auc >= target.get());
+    // The final weights may be worse than those that reached the target.
+    let reached = [auc, saved_target.map(|target| target.get())];
+    let reached = reached.into_iter().flatten().fold(0.0, f64::max);
+    let reached = job.eval.target_auc.is_some_and(|target| reached >= target.get());
     let steps = job.train.max_steps.map_or(u64::MAX, |most| most.get());
     let samples = epoch_samples.saturating_mul(job.train.epochs.get());
     if steps < trained.steps {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use rankine_backend::Scored;
 use rankine_base::sealed::Checksum;
+use rankine_checkpoint::ReachedTarget;
 use rankine_launch::{ProcessGroup, RunStage};
 use rankine_model::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, JudgedHead, SavedScores};
 use rankine_reader::{Dataset, Part};
@@ -63,7 +64,7 @@ impl TrainingLoop<'_> {
         if self.beside.as_ref().is_some_and(|beside| is_due || beside.taken_at <= step) {
             self.take_metrics()?;
         }
-        if self.state.ends_at.is_some_and(|last| last <= step) {
+        if self.state.reached.is_some_and(|reached| reached.ends_at <= step) {
             self.end_at_target()
         } else if is_due {
             self.evaluate_now_or_beside()
@@ -104,9 +105,7 @@ impl TrainingLoop<'_> {
         let summary = self.record(subject, evaluating, &heads)?;
         let metrics = self.deciding_metrics(Some(&summary))?;
         self.check_deciding(metrics, Some(&summary))?;
-        if self.reaches_target(metrics) {
-            self.state.ends_at = Some(taken_at);
-        }
+        self.state.reached = self.reached(metrics.auc, taken_at);
         if step == self.state.step() {
             self.state.last_eval = Some(summary);
             self.state.last_scores = SavedScores::of(&heads);
@@ -139,9 +138,10 @@ impl TrainingLoop<'_> {
         Ok(DecidingMetrics::from_bytes(&bytes))
     }
 
-    fn reaches_target(&self, metrics: DecidingMetrics) -> bool {
-        let target = self.context.job.eval.target_auc;
-        target.zip(metrics.auc).is_some_and(|(target, auc)| auc >= target.get())
+    /// Whether an evaluation reaches the target; training then ends after the step `ends_at`.
+    fn reached(&self, auc: Option<f64>, ends_at: u64) -> Option<ReachedTarget> {
+        let (target, auc) = self.context.job.eval.target_auc.zip(auc)?;
+        (auc >= target.get()).then_some(ReachedTarget { auc, ends_at })
     }
 
     /// Does what is due at the start: the evaluation at the checkpoint's step may have failed, or may have reached the
@@ -155,10 +155,10 @@ impl TrainingLoop<'_> {
         if !self.evaluates_beside() {
             return self.end_after(metrics);
         }
-        if self.reaches_target(metrics) {
-            let interval = self.context.job.eval.interval_steps(self.epoch_steps()).unwrap_or(1);
-            self.state.ends_at.get_or_insert(taken_after(step, interval));
-        }
+        // The job of the run may have had another target before it was resumed.
+        let before = self.state.reached.and_then(|before| self.reached(Some(before.auc), before.ends_at));
+        let interval = self.context.job.eval.interval_steps(self.epoch_steps()).unwrap_or(1);
+        self.state.reached = before.or_else(|| self.reached(metrics.auc, taken_after(step, interval)));
         Ok(())
     }
 
@@ -166,7 +166,7 @@ impl TrainingLoop<'_> {
     /// that is why the training ended.
     pub(super) fn evaluate_end(&mut self) -> Result<(), TrainError> {
         self.take_metrics()?;
-        let is_reached = self.state.ends_at.is_some() && self.state.end != Some(EndReason::TargetAuc);
+        let is_reached = self.state.reached.is_some() && self.state.end != Some(EndReason::TargetAuc);
         if is_reached { self.end_at_target() } else { Ok(()) }
     }
 
@@ -183,7 +183,7 @@ impl TrainingLoop<'_> {
     /// Ends training if the evaluation after the last step reached the job's target, or if there was no better one for
     /// long enough.
     fn end_after(&mut self, metrics: DecidingMetrics) -> Result<(), TrainError> {
-        if self.reaches_target(metrics) {
+        if self.reached(metrics.auc, self.state.step()).is_some() {
             return self.end_at_target();
         }
         if self.state.early_stopping.as_ref().is_some_and(EarlyStopping::is_exhausted) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rankine_backend::{CopiedBytes, ReportDetails};
-use rankine_checkpoint::{BestState, InitialState, TrainState};
+use rankine_checkpoint::{BestState, InitialState, ReachedTarget, TrainState};
 use rankine_model::evaluation::{EvalSummary, SavedScores};
 use rankine_reader::stream::Position;
 
@@ -53,8 +53,8 @@ pub(super) struct RunState {
     /// Bytes that this attempt has read to train.
     pub(super) bytes_read: u64,
     pub(super) bytes_copied: CopiedBytes,
-    /// The step after which training ends, once an evaluation beside it has reached the target.
-    pub(super) ends_at: Option<u64>,
+    /// The evaluation beside the training that reached the target.
+    pub(super) reached: Option<ReachedTarget>,
     /// Why training ends, once it is known.
     pub(super) end: Option<EndReason>,
 }
@@ -105,7 +105,7 @@ impl RunState {
             last_details: None,
             bytes_read: 0,
             bytes_copied: CopiedBytes::default(),
-            ends_at: from.ends_at,
+            reached: from.reached,
             end: None,
         }
     }
@@ -152,7 +152,7 @@ impl RunState {
             guard: self.losses.guard(),
             ids_out_of_range: self.ids_out_of_range.clone(),
             eval: self.last_eval.clone(),
-            ends_at: self.ends_at,
+            reached: self.reached,
             best: self.best(),
             init: self.init.clone(),
         }
