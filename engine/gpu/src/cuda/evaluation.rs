@@ -73,8 +73,8 @@ pub struct CudaEvaluation {
     sizes: EvaluationSizes,
     /// The number of keys that this rank's buffers hold.
     capacity: usize,
-    /// The lane on which keys are sorted and counted, beside the rank's other work.
-    ranking: Lane,
+    /// The first rank's lane, of low priority, on which keys are sorted and counted beside its other work.
+    ranking: Option<Lane>,
     judged: Buffer<u64>,
     /// `[head][capacity]`
     keys: Keys,
@@ -145,8 +145,6 @@ pub(super) struct GatheredScores {
     sums: Vec<JudgeSums>,
     /// The sums of corrected predictions, of the heads that have a correction.
     corrected: Vec<JudgeSums>,
-    /// Whether this is the first rank, which has all keys.
-    is_first: bool,
 }
 
 /// The scores of an evaluation that a rank has finished.
@@ -169,7 +167,7 @@ impl ScoresToRank {
     /// Sorts and counts the keys on a lane of low priority; see [`CudaEvaluation::rank_scores`]. The GPU becomes the
     /// current one of this thread.
     pub(super) fn rank(self) -> Result<EvaluationResult> {
-        self.evaluation.ranking.device().bind()?;
+        self.evaluation.judged.device().bind()?;
         self.evaluation.rank_scores(self.scores)
     }
 }
@@ -223,7 +221,7 @@ impl CudaEvaluation {
             heads: heads.to_vec(),
             sizes,
             capacity,
-            ranking: Lane::new(device)?,
+            ranking: is_first.then(|| Lane::new(device)).transpose()?,
             judged: Buffer::filled(device, 1, 0)?,
             keys,
             sums: Buffer::filled(device, heads.len(), 0)?,
@@ -334,19 +332,18 @@ impl CudaEvaluation {
             judged = self.gather(lane, links, keys, judged, &mut sums)?;
         }
         let corrected = sums.split_off(self.heads.len());
-        let is_first = links.is_none_or(|links| links.cluster.rank() == Rank(0));
-        Ok(GatheredScores { judged: judged as u32, heads: judged_heads.to_vec(), sums, corrected, is_first })
+        Ok(GatheredScores { judged: judged as u32, heads: judged_heads.to_vec(), sums, corrected })
     }
 
     /// Sorts and counts the keys, and returns the metrics. All ranks get the sums, but only the first rank gets the
     /// AUCs and the histograms of scores. Meanwhile the rank may do any other work, on any thread.
     pub(super) fn rank_scores(&self, scores: GatheredScores) -> Result<EvaluationResult> {
-        let GatheredScores { judged, heads: judged_heads, sums, corrected, is_first } = scores;
+        let GatheredScores { judged, heads: judged_heads, sums, corrected } = scores;
         let mut corrected = corrected.into_iter().peekable();
         let nan_logits = sums.iter().map(|sums| sums.not_numbers).sum();
         let mut heads = Vec::new();
         for (number, (head, sums)) in judged_heads.iter().zip(sums).enumerate() {
-            let ranked = if judged > 0 && is_first { self.rank(number, judged)? } else { None };
+            let ranked = if judged > 0 { self.rank(number, judged)? } else { None };
             let auc = ranked.as_ref().and_then(|ranked| ranked.pairs.auc());
             let scores = ranked.and_then(|ranked| ScoreHistogram::of_counts(&ranked.bins, ranked.scales));
             let samples = sums.samples;
@@ -454,9 +451,10 @@ impl CudaEvaluation {
         Ok(Rail::wait_for(&done, &[rail])?)
     }
 
-    /// Sorts the keys of a head, and counts its pairs and scores; `None` if a weight is not finite.
+    /// Sorts the keys of a head, and counts its pairs and scores; `None` if a weight is not finite, and on other ranks
+    /// than the first.
     fn rank(&self, head: usize, count: u32) -> Result<Option<RankedHead>> {
-        let lane = &self.ranking;
+        let Some(lane) = &self.ranking else { return Ok(None) };
         let keys = self.keys.pointer().element(head * self.capacity);
         let scales = match self.sizes.weighted {
             true => self.weight_scales(lane, keys, count)?,

@@ -368,6 +368,20 @@ mod tests {
     }
 
     #[test]
+    fn the_power_of_the_gpus_is_shown_as_of_the_last_report() {
+        let shared = SharedView::new("ads".into());
+        let mut run = LiveRun::new(shared.clone());
+        let (ids, details) = (IdCounts::new(), ReportDetails::default());
+        let mut report = Report::new(Progress::default(), &ids, &details);
+        let power = r#"{"watts": 650.5, "limit_watts": 700.0, "joules_per_sample": 2.5e-5}"#;
+        report.power = Some(serde_json::from_str(power).expect("it is a summary of power"));
+        run.observe(&Event::Report(report));
+        assert_eq!(shown(&shared).power, report.power);
+        let json: serde_json::Value = serde_json::from_slice(&shared.json(Vec::new())).expect("it is JSON");
+        assert_eq!((&json["power"]["watts"], &json["power"]["limit_watts"]), (&650.5.into(), &700.0.into()));
+    }
+
+    #[test]
     fn the_latest_warnings_are_kept() {
         let shared = SharedView::new("ads".into());
         let mut run = LiveRun::new(shared.clone());
