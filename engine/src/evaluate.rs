@@ -135,7 +135,7 @@ impl<'a> Evaluations<'a> {
     pub fn set(&self, data: Option<&Path>) -> Result<EvaluationSet, EvaluateError> {
         let EvaluateOptions { raw, part, .. } = self.options;
         let dataset = match (data, raw, self.job.data.source()) {
-            (Some(dir), ..) => Dataset::open(dir)?,
+            (Some(dir), ..) => self.job.data.open_beside(&[dir.to_owned()])?,
             (None, [_, ..], _) if self.model.columns().format.is_some() => {
                 return Ok(EvaluationSet(Samples::Rows));
             }

@@ -167,6 +167,7 @@ impl ModelSource {
     /// # Errors
     /// [`SourceError::Other`] if it is none of them; [`SourceError::Read`].
     pub fn find(path: &Path, artifact: Artifact) -> Result<Self, SourceError> {
+        rankine_base::url::refuse(path, "a model that is read")?;
         let found = if path.is_dir() { path.to_owned() } else { run_paths::find(path) };
         let path = &*found;
         let names = match names(path) {

@@ -238,7 +238,7 @@ impl Bench {
         self.timed(|| {
             let requests = pieces(&self.part).into_iter();
             let ring = device.ring.take().expect(RING_IS_BACK);
-            let mut reads = Reads::open(self.part.files.clone(), requests, ring, &io)?;
+            let mut reads = Reads::open(self.part.read_files(), requests, ring, &io)?;
             device.rung = reads.rung();
             reads.by_ref().try_for_each(|slab| slab.map(drop))?;
             device.ring = Some(reads.close());
@@ -248,7 +248,7 @@ impl Bench {
 
     fn reads(&self, io: &IoOptions, ring: SlabRing) -> Result<Reads> {
         let requests: Vec<ReadRequest> = self.part.blocks.iter().map(|&block| block.into()).collect();
-        Reads::open(self.part.files.clone(), requests.into_iter(), ring, io)
+        Reads::open(self.part.read_files(), requests.into_iter(), ring, io)
     }
 
     fn run(&self, subject: &mut Subject, stage: Stage) -> Result<()> {

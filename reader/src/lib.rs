@@ -22,6 +22,7 @@ pub mod raw;
 pub mod samples;
 pub mod schema;
 pub mod statistics;
+pub mod store;
 pub mod stream;
 pub mod survey;
 pub mod verify;

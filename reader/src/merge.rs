@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rankine_base::error::{Error, IoContext, Result};
 use rankine_base::publish::PartialDir;
+use rankine_base::url::{is_url, refuse, without_file_scheme};
 
 use crate::convert::KnownColumns;
 use crate::dataset::{COLLECTION_NAME, Collection, Dataset, FileManifest, Folders, Shard, open_folders};
@@ -25,8 +26,8 @@ pub fn open_all<P: AsRef<Path>>(dirs: &[P]) -> Result<Dataset> {
     if let [dir] = dirs {
         return Dataset::open(dir.as_ref());
     }
-    let first = dirs.first().map_or(Path::new(""), AsRef::as_ref);
-    Ok(Dataset::of_folders(first, together(dirs)?))
+    let first = without_file_scheme(dirs.first().map_or(Path::new(""), AsRef::as_ref));
+    Ok(Dataset::of_folders(&first, together(dirs)?))
 }
 
 /// Makes a collection of datasets, which stay where they are.
@@ -35,6 +36,7 @@ pub fn open_all<P: AsRef<Path>>(dirs: &[P]) -> Result<Dataset> {
 /// As [`open_all`] and [`PartialDir::create`].
 pub fn merge<P: AsRef<Path>>(dirs: &[P], out: &Path) -> Result<Dataset> {
     let folders = together(dirs)?;
+    refuse(out, "a new collection")?;
     let target = std::path::absolute(out).context("find", out)?;
     let partial = PartialDir::create(out)?;
     let statistics = statistics::to_bytes(&folders.statistics()?);
@@ -53,7 +55,11 @@ fn together<P: AsRef<Path>>(dirs: &[P]) -> Result<Folders> {
     }
     let mut seen = BTreeSet::new();
     for shard in &shards {
-        let dir = fs::canonicalize(&shard.dir).context("find", &shard.dir)?;
+        let dir = match is_url(&shard.dir) {
+            // Components ignore a slash at the end.
+            true => shard.dir.components().collect(),
+            false => fs::canonicalize(&shard.dir).context("find", &shard.dir)?,
+        };
         if !seen.insert(dir) {
             let what = format!("the dataset {} is listed twice: list it once", shard.dir.display());
             return Err(Error::unsuitable(&shard.dir, what));

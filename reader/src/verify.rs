@@ -189,7 +189,7 @@ fn verify_part(
     while next < part.blocks.len() && failed_reads < FAILED_READS_MAX {
         let (first, of) = (next, Arc::clone(part));
         let requests = (first..part.blocks.len()).map(move |index| of.blocks[index].into());
-        let mut reads = Reads::open(part.files.clone(), requests, ring, &io)?;
+        let mut reads = Reads::open(part.read_files(), requests, ring, &io)?;
         let source = (first..).zip(&mut reads).map(Ok);
         let work = |(index, slab): (usize, Result<Slab>)| {
             let labels = slab.and_then(|slab| verify_block(part, index, &slab, &spare));

@@ -5,6 +5,7 @@ mod support;
 
 mod arguments;
 mod bench;
+mod cloud;
 mod collections;
 mod completions;
 mod conversion;

@@ -118,6 +118,7 @@ impl Dataset {
             block_samples,
             schema: Arc::new(schema),
             coding: BlockCoding::Packed { shards: vec![PackedShard { first_block: 0, tag }] },
+            objects: Default::default(),
             selection: None,
             ids: Arc::default(),
         };

@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
+pub(crate) mod bucket;
 pub(crate) mod datasets;
 pub(crate) mod durable;
 pub(crate) mod exported;

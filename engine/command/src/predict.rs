@@ -12,8 +12,8 @@ use rankine_engine::run_paths;
 use rankine_engine::source::{Artifact, ModelSource, OpenModel};
 use rankine_engine::training::{self, EvaluationOptions, TrainError};
 use rankine_job::{Job, ThreadCount};
+use rankine_reader::Part;
 use rankine_reader::convert::{BadLimit, UnknownCategories};
-use rankine_reader::{Dataset, Part};
 use rankine_views::monitoring::Command;
 use serde::Serialize;
 
@@ -219,7 +219,7 @@ fn predict(
     let Source { files, job, model } = source;
     let batch_size = job.eval.batch_size.get() as usize;
     if let Some(data) = &args.data {
-        let dataset = model.with_columns(Dataset::open(data)?)?;
+        let dataset = model.with_columns(job.data.open_beside(std::slice::from_ref(data))?)?;
         let mut dataset = training::with_ids(job, dataset)?;
         if args.part == Part::Validation {
             dataset = dataset.with_validation(job.train.validation)?;

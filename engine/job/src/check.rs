@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use rankine_base::url::is_url;
 use rankine_reader::Split;
 use rankine_reader::schema::is_column_name;
 use rankine_topology::{Topology, TopologyError};
@@ -111,6 +112,23 @@ impl Job {
         }
         if data.cache == DataCache::Gpu && data.raw.is_some() {
             conflict("data.cache", "raw files are not kept on GPUs: convert them to a dataset folder".into());
+        }
+        if let Some(cache) = data.cache_folder() {
+            if cache.dir.as_os_str().is_empty() {
+                conflict("data.cache.dir", "the path is empty".into());
+            } else if is_url(&cache.dir) {
+                conflict("data.cache.dir", "a cache is a local folder, not a url".into());
+            }
+            if data.raw.is_some() {
+                conflict("data.cache", "raw files are local and are not cached: remove data.cache".into());
+            }
+        }
+        if let Some(url) = data.folders().iter().find(|dir| is_url(dir)).filter(|_| data.generate.is_some()) {
+            let url = url.display();
+            conflict("data.generate", format!("a dataset is generated in a local folder, not at {url}"));
+        }
+        if let Some(url) = data.raw_files().find(|path| is_url(path)) {
+            conflict("data.raw", format!("raw files are local: convert {} to a dataset", url.display()));
         }
         match (&data.dir, &data.raw) {
             (Some(_), Some(_)) => conflict(

@@ -1,12 +1,17 @@
 //! `[data]` and `[reader]`: where samples come from, and how they are read.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
+use rankine_base::size::parse_size;
 use rankine_reader::io::{IoMode, IoOptions};
 use rankine_reader::merge::open_all;
 use rankine_reader::raw::{RawDense, RawFormat, RawIds};
+use rankine_reader::store::CacheOptions;
 use rankine_reader::{Dataset, Fit, generate};
 use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 
 use super::values::{Count, Folders, NonNegative, QueueDepth, Shape};
 
@@ -15,43 +20,168 @@ use super::values::{Count, Folders, NonNegative, QueueDepth, Shape};
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Data {
-    /// The dataset folder, as `rankine convert`, `rankine generate` or `rankine dataset merge` wrote it. A list of
-    /// folders is read as one dataset: its parts have the samples of all of them, in this order. A relative path is
-    /// relative to the working directory of the command. Set either this or `raw`.
+    /// The dataset folder, as `rankine convert`, `rankine generate` or `rankine dataset merge` wrote it, or its url:
+    /// `s3://BUCKET/PATH`, `gs://` or `az://`. A list of them is read as one dataset: its parts have the samples of all
+    /// of them, in this order. A relative path is relative to the working directory of the command. Set either this or
+    /// `raw`.
     pub(crate) dir: Option<Folders>,
     /// The columns of a dataset that does not exist yet: `dlrm`, `dlrm-dcnv2`, or the path of a shape file. `rankine
     /// check` and `rankine plan` use it until the dataset exists, and ignore it afterwards. Only with `dir`.
     pub(crate) shape: Option<Shape>,
     /// Raw files, read without conversion.
     pub(crate) raw: Option<Raw>,
-    /// Where the training part stays once it is read. Only with `dir`. It does not affect the result.
+    /// Where data stay once they are read. Only with `dir`. It does not affect the result. A table names a folder:
+    /// `cache = { dir = "/nvme/rankine", bytes = "200GB" }`.
     #[serde(default)]
     pub cache: DataCache,
     /// Generates the dataset if it does not exist. Only with `dir`.
     pub(crate) generate: Option<Generate>,
 }
 
-/// Where the training part stays once it is read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
-#[serde(rename_all = "kebab-case")]
+/// Where data stay once they are read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DataCache {
-    /// Nowhere: each epoch reads it.
+    /// Nowhere: each epoch reads them.
     #[default]
     None,
-    /// In the memory of the GPUs: each GPU of a process keeps its share of the blocks, and the others copy them from
-    /// there. A process reads each block once. Requires GPUs, and fails if their memory does not suffice; `rankine
-    /// plan` says whether it does.
+    /// The training part in the memory of the GPUs: each GPU of a process keeps its share of the blocks, and the
+    /// others copy them from there. A process reads each block once. Requires GPUs, and fails if their memory does not
+    /// suffice; `rankine plan` says whether it does.
     Gpu,
+    /// Blocks of datasets in object stores in a local folder.
+    Folder(CacheFolder),
 }
 
-impl DataCache {
-    /// Returns the name in a job file.
-    pub fn name(self) -> &'static str {
+/// A local folder that keeps blocks of datasets in object stores. Each block is verified when it is read, and one that
+/// is damaged is fetched again. Processes, also of several jobs, can share the folder. Blocks of local datasets are not
+/// copied.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(deny_unknown_fields)]
+pub struct CacheFolder {
+    /// The folder, which is created if it does not exist.
+    pub dir: PathBuf,
+    /// The most bytes that it may hold: `"200GB"`, `"1.5TiB"`.
+    pub bytes: ByteSize,
+}
+
+impl CacheFolder {
+    /// Returns the options of the reader's cache.
+    pub fn options(&self) -> CacheOptions {
+        CacheOptions { dir: self.dir.clone(), bytes: self.bytes.get() }
+    }
+}
+
+/// A size that remembers how it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ByteSize {
+    bytes: u64,
+    text: String,
+}
+
+impl ByteSize {
+    /// Returns the number of bytes.
+    pub fn get(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let bytes = parse_size(&text).map_err(D::Error::custom)?;
+        Ok(Self { bytes, text })
+    }
+}
+
+#[cfg(test)]
+impl serde::Serialize for ByteSize {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.text.serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for ByteSize {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ByteSize".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "pattern": "^[0-9]+(\\.[0-9]+)? ?([kKMGT]i?)?B?$" })
+    }
+}
+
+#[cfg(test)]
+impl serde::Serialize for DataCache {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::None => "none",
-            Self::Gpu => "gpu",
+            Self::None => "none".serialize(serializer),
+            Self::Gpu => "gpu".serialize(serializer),
+            Self::Folder(folder) => folder.serialize(serializer),
         }
+    }
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for DataCache {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "DataCache".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let folder = generator.subschema_for::<CacheFolder>();
+        schemars::json_schema!({
+            "oneOf": [
+                { "type": "string", "const": "none", "description": "Nowhere: each epoch reads them." },
+                {
+                    "type": "string",
+                    "const": "gpu",
+                    "description": "The training part in the memory of the GPUs: each GPU of a process keeps its share \
+                        of the blocks, and the others copy them from there. A process reads each block once. Requires \
+                        GPUs, and fails if their memory does not suffice; `rankine plan` says whether it does."
+                },
+                folder
+            ]
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for DataCache {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct CacheVisitor;
+
+        impl<'de> Visitor<'de> for CacheVisitor {
+            type Value = DataCache;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("none, gpu, or a folder: { dir = \"PATH\", bytes = \"200GB\" }")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<DataCache, E> {
+                match text {
+                    "none" => Ok(DataCache::None),
+                    "gpu" => Ok(DataCache::Gpu),
+                    _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+                }
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<DataCache, A::Error> {
+                CacheFolder::deserialize(MapAccessDeserializer::new(map)).map(DataCache::Folder)
+            }
+        }
+
+        deserializer.deserialize_any(CacheVisitor)
     }
 }
 
@@ -73,6 +203,8 @@ pub struct DataFolders<'a> {
     pub shape: Option<&'a Shape>,
     /// How the dataset is generated; there is then one folder.
     pub generate: Option<&'a Generate>,
+    /// Where blocks of objects are kept.
+    pub cache: Option<&'a CacheFolder>,
 }
 
 impl<'a> DataFolders<'a> {
@@ -85,9 +217,9 @@ impl<'a> DataFolders<'a> {
     /// Opens the folders as one dataset.
     ///
     /// # Errors
-    /// As [`open_all`].
+    /// As [`open_all`] and [`Dataset::with_cache`].
     pub fn open(self) -> rankine_base::Result<Dataset> {
-        open_all(self.dirs)
+        with_cache(open_all(self.dirs)?, self.cache)
     }
 
     /// Returns the folders as messages name them.
@@ -106,8 +238,25 @@ impl Data {
                 dirs: self.folders(),
                 shape: self.shape.as_ref(),
                 generate: self.generate.as_ref(),
+                cache: self.cache_folder(),
             }),
         }
+    }
+
+    /// Returns the folder that keeps blocks of objects.
+    pub fn cache_folder(&self) -> Option<&CacheFolder> {
+        match &self.cache {
+            DataCache::Folder(folder) => Some(folder),
+            DataCache::None | DataCache::Gpu => None,
+        }
+    }
+
+    /// Opens further datasets as one, with the same cache.
+    ///
+    /// # Errors
+    /// As [`open_all`] and [`Dataset::with_cache`].
+    pub fn open_beside(&self, dirs: &[PathBuf]) -> rankine_base::Result<Dataset> {
+        with_cache(open_all(dirs)?, self.cache_folder())
     }
 
     /// Returns the dataset folders; none if the samples are in raw files.
@@ -185,6 +334,13 @@ impl Raw {
             ids: self.ids,
             ..RawFormat::new(generate::Shape::load(&self.shape.to_string())?)
         })
+    }
+}
+
+fn with_cache(dataset: Dataset, cache: Option<&CacheFolder>) -> rankine_base::Result<Dataset> {
+    match cache {
+        Some(cache) => dataset.with_cache(&cache.options()),
+        None => Ok(dataset),
     }
 }
 

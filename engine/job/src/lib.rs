@@ -56,7 +56,7 @@ mod values;
 mod write;
 
 pub use checkpoint::{Checkpoint, OnFailure};
-pub use data::{Data, DataCache, DataFolders, DataSource, Generate, Raw, Reader};
+pub use data::{ByteSize, CacheFolder, Data, DataCache, DataFolders, DataSource, Generate, Raw, Reader};
 pub use definition::Job;
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::JobError;

@@ -8,8 +8,9 @@ use super::optimizer::{Optimizer, Optimizers};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, Folders, Width};
 use super::{
-    Average, AverageKind, Checkpoint, Data, Device, Dtype, EarlyStopping, Embedding, Eval, EvalSet, Exchange,
-    Feature, Generate, Guard, IdPolicy, Job, Metrics, Network, Placement, Precision, Raw, Reader, Train,
+    Average, AverageKind, CacheFolder, Checkpoint, Data, DataCache, Device, Dtype, EarlyStopping, Embedding,
+    Eval, EvalSet, Exchange, Feature, Generate, Guard, IdPolicy, Job, Metrics, Network, Placement, Precision,
+    Raw, Reader, Train,
 };
 
 impl Job {
@@ -108,7 +109,13 @@ fn write_data(out: &mut String, data: &Data) -> fmt::Result {
         writeln!(out, "\n[data]\ndir = {}", quoted_folders(dir))?;
         let shape = shape.as_ref().map(|shape| quoted(&shape.to_string()));
         write_option(out, "shape", shape.as_ref(), "the dataset's own columns")?;
-        writeln!(out, "cache = \"{}\"", cache.name())?;
+        match cache {
+            DataCache::None => writeln!(out, "cache = \"none\"")?,
+            DataCache::Gpu => writeln!(out, "cache = \"gpu\"")?,
+            DataCache::Folder(CacheFolder { dir, bytes }) => {
+                writeln!(out, "cache = {{ dir = {}, bytes = \"{bytes}\" }}", quoted_path(dir))?;
+            }
+        }
     }
     if let Some(Raw { shape, rows_cap, train, eval, labels, dense, ids }) = raw {
         writeln!(out, "\n[data.raw]\nshape = {}", quoted(&shape.to_string()))?;

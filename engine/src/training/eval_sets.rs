@@ -1,7 +1,6 @@
 //! The further datasets that a job evaluates its model on (`[[eval.set]]`).
 
 use rankine_job::{Conflict, EvalSet, Job};
-use rankine_reader::merge::open_all;
 use rankine_reader::{Columns, Dataset, Part};
 
 use super::error::TrainError;
@@ -27,7 +26,7 @@ pub(super) fn open(job: &Job, trained: &Dataset) -> Result<Vec<NamedDataset>, Tr
         let conflict = |what: String| {
             TrainError::Conflicts(vec![Conflict::new(format!("eval.set.{number}.data"), what)])
         };
-        let dataset = open_all(set.data.paths()).map_err(|error| conflict(error.to_string()))?;
+        let dataset = job.data.open_beside(set.data.paths()).map_err(|error| conflict(error.to_string()))?;
         let dataset = dataset.with_buckets_of(trained.schema());
         if let Some(what) = columns.difference(&dataset) {
             let dir = dataset.dir().display();

@@ -22,8 +22,10 @@ pub mod nearest;
 pub mod numa;
 pub mod publish;
 pub mod sealed;
+pub mod size;
 pub mod stop;
 pub mod system;
+pub mod url;
 
 pub use error::{Error, InvalidValue, Malformed, Result};
 pub use nearest::{did_you_mean, nearest};

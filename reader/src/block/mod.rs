@@ -246,6 +246,11 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
+/// Returns whether bytes have the checksum that their header states. It says nothing of their layout.
+pub(crate) fn is_intact(bytes: &[u8]) -> bool {
+    stated_checksum(bytes).is_some_and(|stated| xxh3_64(&bytes[CHECKSUMMED_FROM..]) == stated)
+}
+
 /// Returns the checksum stated in a block's header, for the index, or `None` without a header.
 pub fn stated_checksum(bytes: &[u8]) -> Option<u64> {
     (bytes.len() >= HEADER_BYTES).then(|| u64_at(bytes, 8))

@@ -4,11 +4,12 @@
 //! a collection's folder holds that file and the statistics.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use rankine_base::error::{Error, IoContext, Malformed, Result};
-use rankine_base::files::{check_folder, read_regular};
+use rankine_base::files::check_folder;
 use rankine_base::sealed::{self, Checksum};
+use rankine_base::url::{ObjectUrl, is_url, without_file_scheme};
 use serde::{Deserialize, Serialize};
 
 use super::fit::{Fit, is_fit};
@@ -16,7 +17,7 @@ use super::folder::{Folders, Shard};
 use super::{FileManifest, MANIFEST_NAME, is_collection, is_dataset};
 use crate::part::Part;
 use crate::schema::{Hotness, Schema, VocabularyKind};
-use crate::statistics;
+use crate::{statistics, store};
 
 /// The file that makes a folder a collection.
 pub const COLLECTION_NAME: &str = "collection.json";
@@ -42,7 +43,8 @@ pub(crate) struct Collection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ShardEntry {
-    /// Its folder: absolute, or below the folder of the collection.
+    /// Its folder: below the folder of the collection; an url, of the same bucket if the collection is at an url; or,
+    /// if the collection is not, an absolute path.
     path: String,
     /// The checksum of its `dataset.json`.
     dataset_xxh3: Checksum,
@@ -55,11 +57,38 @@ struct ShardEntry {
 /// # Errors
 /// As [`super::Dataset::open`].
 pub(crate) fn open_folders(dir: &Path) -> Result<Folders> {
+    let dir = &without_file_scheme(dir);
+    if is_url(dir) {
+        return open_objects(dir);
+    }
     match (is_dataset(dir), is_collection(dir)) {
         (true, _) => Shard::open(dir).map(Folders::of_one),
         (false, true) => open(dir),
         (false, false) => Err(no_dataset(dir)),
     }
+}
+
+/// Opens the dataset or the collection at an url, with as few requests as possible.
+fn open_objects(dir: &Path) -> Result<Folders> {
+    match Shard::open(dir) {
+        Ok(shard) => return Ok(Folders::of_one(shard)),
+        Err(error) if store::is_missing(&error) => {}
+        Err(error) => return Err(error),
+    }
+    match open(dir) {
+        // The missing object may be one of a shard.
+        Err(error @ Error::Io { .. }) if store::is_missing(&error) && !is_collection(dir) => {}
+        opened => return opened,
+    }
+    if Fit::exists(dir) {
+        return Err(is_fit(dir));
+    }
+    let url = dir.display();
+    let what = format!(
+        "no dataset at {url}: there is neither {url}/{MANIFEST_NAME} nor {url}/{COLLECTION_NAME}; check bucket and \
+         path, and that all files of the dataset were copied"
+    );
+    Err(Error::unsuitable(dir, what))
 }
 
 /// Says why a folder cannot be opened.
@@ -85,20 +114,24 @@ fn no_dataset(dir: &Path) -> Error {
 
 fn open(dir: &Path) -> Result<Folders> {
     let path = dir.join(COLLECTION_NAME);
-    let text = read_regular(&path).context("read", &path)?;
+    let text = store::read(&path)?;
     let damaged = |what: Malformed| Error::damaged(&path, None, what);
-    let collection = Collection::from_json(&text).map_err(damaged)?;
+    let collection = Collection::from_json(&text, dir).map_err(damaged)?;
     let mut shards = Vec::with_capacity(collection.shards.len());
     for entry in &collection.shards {
         let shard = dir.join(&entry.path);
-        if !shard.join(MANIFEST_NAME).exists() {
-            let what = format!(
-                "its shard {} is not there: put it back, or merge the shards that there are again",
-                shard.display()
-            );
-            return Err(Error::unsuitable(&path, format!("{}: {what}", path.display())));
-        }
-        let shard = Shard::open(&shard)?;
+        // An url is not absolute to `join`.
+        let shard = if is_url(Path::new(&entry.path)) { PathBuf::from(&entry.path) } else { shard };
+        let shard = match Shard::open(&shard) {
+            Err(error) if store::is_missing(&error) => {
+                let what = format!(
+                    "its shard {} is not there: put it back, or merge the shards that there are again",
+                    shard.display()
+                );
+                return Err(Error::unsuitable(&path, format!("{}: {what}", path.display())));
+            }
+            opened => opened?,
+        };
         if shard.xxh3 != entry.dataset_xxh3 || shard.samples() != entry.samples {
             let what = format!(
                 "the dataset {} is not the one that the collection {} was made of: merge the shards again",
@@ -150,22 +183,22 @@ impl Collection {
         sealed::to_json(KIND, FORMAT, self)
     }
 
-    fn from_json(text: &[u8]) -> std::result::Result<Self, Malformed> {
+    /// Parses the collection of a folder.
+    fn from_json(text: &[u8], dir: &Path) -> std::result::Result<Self, Malformed> {
         let collection: Self = sealed::from_json(KIND, FORMAT, text)?;
         let shards = &collection.shards;
         if shards.len() > SHARDS_MAX || collection.reference >= shards.len() {
             let (count, reference) = (shards.len(), collection.reference);
             return Err(format!("it lists {count} shards, and the vocabularies of shard {reference}").into());
         }
-        let is_allowed = |path: &str| {
-            let mut parts = Path::new(path).components().peekable();
-            parts.next_if_eq(&Component::RootDir);
-            parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
-        };
-        if let Some(entry) = shards.iter().find(|entry| !is_allowed(&entry.path)) {
-            return Err(format!("the path {:?} is neither absolute nor below its folder", entry.path).into());
+        if let Some(entry) = shards.iter().find(|entry| !is_allowed(Path::new(&entry.path), dir)) {
+            let allowed = match is_url(dir) {
+                false => "neither absolute nor below its folder, nor an url",
+                true => "neither below its folder nor an url of the same bucket",
+            };
+            return Err(format!("the path {:?} is {allowed}", entry.path).into());
         }
-        let distinct: BTreeSet<_> = shards.iter().map(|entry| &entry.path).collect();
+        let distinct: BTreeSet<_> = shards.iter().map(|entry| entry.path.trim_end_matches('/')).collect();
         if distinct.len() < shards.len() {
             return Err("it lists a shard twice".into());
         }
@@ -176,9 +209,29 @@ impl Collection {
     }
 }
 
+/// Returns whether a collection in `dir` may name a shard so. A collection in a bucket must not make its readers open
+/// their own files, or send their credentials to other buckets.
+fn is_allowed(path: &Path, dir: &Path) -> bool {
+    let of_collection = ObjectUrl::parse(dir).ok().flatten();
+    match (ObjectUrl::parse(path), of_collection) {
+        (Err(_), _) => false,
+        (Ok(Some(shard)), None) => !shard.key.is_empty(),
+        (Ok(Some(shard)), Some(collection)) => {
+            !shard.key.is_empty() && (shard.scheme, shard.bucket) == (collection.scheme, collection.bucket)
+        }
+        (Ok(None), _) => {
+            let mut parts = path.components().peekable();
+            if of_collection.is_none() {
+                parts.next_if_eq(&Component::RootDir);
+            }
+            parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
+        }
+    }
+}
+
 /// Returns how a collection in `target` names a folder: by the path below it, or by the absolute path.
 fn path_in(target: &Path, dir: &Path) -> Result<String> {
-    let dir = std::path::absolute(dir).context("find", dir)?;
+    let dir = if is_url(dir) { dir.to_owned() } else { std::path::absolute(dir).context("find", dir)? };
     let named = dir.strip_prefix(target).unwrap_or(&dir);
     named.to_str().map(ToOwned::to_owned).ok_or_else(|| {
         Error::unsuitable(

@@ -4,8 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rankine_base::error::{Error, IoContext, Result};
-use rankine_base::files::read_regular;
+use rankine_base::error::{Error, Result};
 use rankine_base::sealed;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +12,7 @@ use super::folder::checked_file;
 use super::{FileManifest, is_below};
 use crate::origin::Conversion;
 use crate::schema::Schema;
+use crate::store;
 
 /// The file that makes a folder a fit.
 pub const FIT_NAME: &str = "fit.json";
@@ -42,7 +42,7 @@ pub struct Fit {
 impl Fit {
     /// Returns whether a folder holds a complete fit.
     pub fn exists(dir: &Path) -> bool {
-        dir.join(FIT_NAME).is_file()
+        store::exists(&dir.join(FIT_NAME)).unwrap_or(false)
     }
 
     /// Opens a fit: reads and checks its manifest.
@@ -51,7 +51,7 @@ impl Fit {
     /// [`Error::Io`] if the manifest cannot be read, [`Error::Damaged`] if it is not what was written.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(FIT_NAME);
-        let text = read_regular(&path).context("read", &path)?;
+        let text = store::read(&path)?;
         let damaged = |what: String| Error::damaged(&path, None, what);
         let manifest: FitManifest =
             sealed::from_json(KIND, FORMAT, &text).map_err(|error| damaged(error.to_string()))?;

@@ -1,13 +1,12 @@
 //! Datasets in folders: one that a conversion wrote, or several taken together.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rankine_base::error::{Error, IoContext, Result};
-use rankine_base::files::read_regular;
+use rankine_base::error::{Error, Result};
 use rankine_base::sealed::Checksum;
+use rankine_base::url::is_url;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
@@ -18,6 +17,7 @@ use crate::block::BLOCK_ALIGN;
 use crate::part::Part;
 use crate::schema::Schema;
 use crate::statistics::{self, TableStatistics, TableSum};
+use crate::store::{self, Objects};
 
 /// The folders of a dataset: one, or the shards of a collection.
 #[derive(Debug, Clone)]
@@ -49,7 +49,7 @@ impl Shard {
     /// [`Error::Io`] if the manifest cannot be read, [`Error::Damaged`] if it is not what was written.
     pub(super) fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST_NAME);
-        let text = read_regular(&path).context("read", &path)?;
+        let text = store::read(&path)?;
         let manifest = Manifest::from_json(&text).map_err(|what| Error::damaged(&path, None, what))?;
         Ok(Self { dir: dir.to_owned(), manifest, xxh3: Checksum::of(&text) })
     }
@@ -63,7 +63,7 @@ impl Shard {
     fn part(&self, part: Part, manifest: &PartManifest) -> Result<DatasetPart> {
         let dir = self.dir.join(part.name());
         let index_path = dir.join(INDEX_NAME);
-        let index = read_regular(&index_path).context("read", &index_path)?;
+        let index = store::read(&index_path)?;
         let damaged = |what: String| Error::damaged(&index_path, None, what);
         if xxh3_64(&index) != manifest.index_xxh3.0 || !index.len().is_multiple_of(INDEX_ENTRY_BYTES) {
             return Err(damaged("its checksum does not match dataset.json".into()));
@@ -73,9 +73,11 @@ impl Shard {
         let mut entries = index.chunks_exact(INDEX_ENTRY_BYTES);
         let mut blocks = Vec::with_capacity(entries.len());
         let mut files = Vec::with_capacity(manifest.blocks.len());
+        let mut objects = Objects::default();
         for (number, file) in manifest.blocks.iter().enumerate() {
             let path = dir.join(&file.name);
-            let bytes = fs::metadata(&path).context("open", &path)?.len();
+            let version = store::version(&path)?;
+            let bytes = version.bytes;
             if bytes != file.bytes {
                 return Err(Error::damaged(
                     &path,
@@ -101,6 +103,9 @@ impl Shard {
             if offset != file.bytes {
                 return Err(damaged(format!("its blocks of {} do not sum to the file's length", file.name)));
             }
+            if is_url(&path) {
+                objects.versions.insert(path.clone(), version);
+            }
             files.push(path);
         }
         let expected_blocks = manifest.samples.div_ceil(u64::from(block_samples));
@@ -115,6 +120,7 @@ impl Shard {
         Ok(DatasetPart {
             part,
             files,
+            objects,
             blocks,
             samples: manifest.samples,
             block_samples,
@@ -145,6 +151,13 @@ impl Folders {
         reference: usize,
         statistics: Option<(&Path, FileManifest)>,
     ) -> Self {
+        let mut shards = shards;
+        if statistics.is_none()
+            && shards.len() == 1
+            && let Some(shard) = shards.pop()
+        {
+            return Self::of_one(shard);
+        }
         let mut files = shards[reference].manifest.files.clone();
         files.retain(|file| file.name != statistics::FILE_NAME);
         let mut folder = PathBuf::new();
@@ -219,6 +232,7 @@ impl Folders {
 fn append(whole: &mut DatasetPart, next: DatasetPart) {
     let (file, block) = (whole.files.len() as u32, whole.blocks.len() as u32);
     whole.files.extend(next.files);
+    whole.objects.versions.extend(next.objects.versions);
     whole.blocks.extend(next.blocks.into_iter().map(|of| BlockLocation { file: file + of.file, ..of }));
     whole.samples += next.samples;
     whole.block_samples = whole.block_samples.max(next.block_samples);
@@ -255,7 +269,7 @@ pub(super) fn checked_file(files: &[FileManifest], manifest: &Path, name: &str) 
     let Some(listed) = files.iter().find(|file| file.name == name) else {
         return Err(Error::damaged(manifest, None, format!("it does not list {name}")));
     };
-    let bytes = read_regular(&path).context("read", &path)?;
+    let bytes = store::read(&path)?;
     if bytes.len() as u64 != listed.bytes || xxh3_64(&bytes) != listed.xxh3.0 {
         let manifest = manifest.file_name().unwrap_or_default().display();
         return Err(Error::damaged(&path, None, format!("its checksum does not match {manifest}")));

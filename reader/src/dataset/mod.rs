@@ -9,16 +9,19 @@ use std::sync::Arc;
 use rankine_base::error::{Error, IoContext, Malformed, Result};
 use rankine_base::files::check_regular;
 use rankine_base::sealed::{self, Checksum, SealedError};
+use rankine_base::url::without_file_scheme;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::block::BlockId;
 use crate::ids::{IdRules, OutOfRange};
+use crate::io::ReadFiles;
 use crate::origin::{Origin, RowFormat};
 use crate::part::Part;
 use crate::raw::{RawFormat, RecordDecoder};
 use crate::schema::{Categorical, DenseDtype, Schema};
 use crate::statistics::{self, TableStatistics};
+use crate::store::{self, BlockCache, CacheOptions, Objects};
 
 mod collection;
 mod fit;
@@ -167,6 +170,8 @@ pub struct Dataset {
     with_buckets: Option<Arc<Schema>>,
     /// The samples of the training part that are held out.
     validation: Option<Arc<ValidationCut>>,
+    /// Keeps blocks of objects.
+    cache: Option<Arc<BlockCache>>,
 }
 
 #[derive(Debug, Clone)]
@@ -243,6 +248,8 @@ pub struct DatasetPart {
     pub part: Part,
     /// The files of blocks.
     pub files: Vec<PathBuf>,
+    /// What is known of those that are objects.
+    pub objects: Objects,
     /// All blocks in sample order.
     pub blocks: Vec<BlockLocation>,
     /// Which samples of the blocks belong to the part; `None` for all of them.
@@ -262,16 +269,19 @@ pub struct DatasetPart {
 impl Dataset {
     /// Returns whether a folder holds a complete dataset or a collection (their manifests are written last).
     pub fn exists(dir: &Path) -> bool {
+        let dir = &without_file_scheme(dir);
         is_dataset(dir) || is_collection(dir)
     }
 
-    /// Opens a dataset or a collection: reads and checks the manifests.
+    /// Opens a dataset or a collection: reads and checks the manifests. The path may be an url of an object store, if
+    /// this build has the feature `cloud`.
     ///
     /// # Errors
     /// [`Error::Io`] if a manifest cannot be read, [`Error::Damaged`] if it is not what was written;
     /// [`Error::Unsuitable`] if there is no dataset, or a shard of a collection is missing; [`Error::Changed`] if a
     /// shard was replaced.
     pub fn open(dir: &Path) -> Result<Self> {
+        let dir = &without_file_scheme(dir);
         Ok(Self::of_folders(dir, open_folders(dir)?))
     }
 
@@ -283,6 +293,7 @@ impl Dataset {
             ids: Default::default(),
             with_buckets: None,
             validation: None,
+            cache: None,
         }
     }
 
@@ -323,7 +334,7 @@ impl Dataset {
         let dir = first.and_then(|path| path.parent()).unwrap_or(Path::new("")).to_owned();
         let raw = RawDataset { decoder: decoder.into(), schema, block_samples, parts };
         let source = Source::Raw(Box::new(raw));
-        Ok(Self { dir, source, ids: Default::default(), with_buckets: None, validation: None })
+        Ok(Self { dir, source, ids: Default::default(), with_buckets: None, validation: None, cache: None })
     }
 
     /// Makes a dataset that has columns but no samples. `dir` is the folder of the vocabularies.
@@ -344,6 +355,7 @@ impl Dataset {
             ids: Default::default(),
             with_buckets: None,
             validation: None,
+            cache: None,
         })
     }
 
@@ -377,6 +389,16 @@ impl Dataset {
             Ok(with) => with,
             Err(_) => self,
         }
+    }
+
+    /// Keeps blocks that are fetched from object stores in a local folder; local files are read as they are.
+    ///
+    /// # Errors
+    /// As [`BlockCache::open`].
+    #[doc(hidden)]
+    pub fn with_cache(self, options: &CacheOptions) -> Result<Self> {
+        let cache = BlockCache::open(options.clone())?;
+        Ok(Self { cache: Some(Arc::new(cache)), ..self })
     }
 
     /// Returns the rules for ids that are out of range.
@@ -499,6 +521,7 @@ impl Dataset {
         };
         let found = found.map(|found| DatasetPart {
             ids: Arc::clone(&self.ids),
+            objects: Objects { cache: self.cache.clone(), ..found.objects },
             schema: self.with_buckets.as_ref().map_or(found.schema, Arc::clone),
             ..found
         });
@@ -571,6 +594,7 @@ impl RawDataset {
         Ok(DatasetPart {
             part,
             files: files.iter().map(|file| file.path.clone()).collect(),
+            objects: Objects::default(),
             samples: blocks.iter().map(|block| u64::from(block.samples)).sum(),
             blocks,
             block_samples: self.block_samples,
@@ -583,6 +607,11 @@ impl RawDataset {
 }
 
 impl DatasetPart {
+    /// Returns the files of blocks for a reader.
+    pub(crate) fn read_files(&self) -> ReadFiles {
+        ReadFiles::new(&self.files, &self.objects)
+    }
+
     /// Returns why its samples can only be read as unpacked batches; `None` if they can be read packed, too.
     pub fn why_unpacked(&self) -> Option<&'static str> {
         if let BlockCoding::Records(_) = self.coding {
@@ -627,14 +656,14 @@ impl DatasetPart {
     }
 }
 
-/// Returns whether a folder has the manifest of a dataset.
+/// Returns whether a folder has the manifest of a dataset. If that cannot be found out, opening it says why.
 fn is_dataset(dir: &Path) -> bool {
-    dir.join(MANIFEST_NAME).is_file()
+    store::exists(&dir.join(MANIFEST_NAME)).unwrap_or(true)
 }
 
 /// Returns whether a folder has the manifest of a collection.
 fn is_collection(dir: &Path) -> bool {
-    dir.join(COLLECTION_NAME).is_file()
+    store::exists(&dir.join(COLLECTION_NAME)).unwrap_or(true)
 }
 
 /// Returns an entry of the index.

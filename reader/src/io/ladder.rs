@@ -2,20 +2,26 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rankine_base::error::{Error, IoContext, Result};
 use serde::Serialize;
 
 use super::backend::{Backend, ReadOp, explain};
+use super::files::ReadFiles;
 use super::mapped::MappedFile;
 use super::memory_file::is_in_memory;
+use super::object::ObjectFile;
 use super::options::{IoOptions, Rung};
 use super::pool::PoolBackend;
 use super::request::SLAB_ALIGN;
 use super::slab::SlabRing;
 use super::uring::{UringBackend, UringSetup};
+
+/// The maximum number of threads that read files: a disk that benefits from a deeper queue should be read with
+/// io_uring.
+const THREADS_MAX: u32 = 16;
 
 /// A rung that works.
 pub(super) struct SelectedRung {
@@ -28,7 +34,16 @@ pub(super) struct SelectedRung {
 /// # Errors
 /// [`Error::Refused`] if the required rung, or every rung, is refused, with the reasons; [`Error::Io`] if the first
 /// file cannot be opened.
-pub(super) fn choose(paths: &Arc<[PathBuf]>, ring: &SlabRing, options: &IoOptions) -> Result<SelectedRung> {
+pub(super) fn choose(files: &ReadFiles, ring: &SlabRing, options: &IoOptions) -> Result<SelectedRung> {
+    let ReadFiles { paths, objects } = files;
+    if !objects.is_empty() {
+        // The trial would be a request; each read says why it failed.
+        let (rung, objects) = (Rung::ObjectStore, objects.clone());
+        let open = move |path: &Path| ObjectFile::open(path, &objects);
+        let pool = PoolBackend::new(Arc::clone(paths), ring.slabs(), options.depth, open);
+        let backend = Box::new(pool.map_err(|error| Error::refused("start threads to read objects", error))?);
+        return Ok(SelectedRung { rung, backend });
+    }
     let first = paths.first().ok_or_else(|| Error::setting("files", "no files to read"))?;
     // A file that cannot be opened does not rule out a rung.
     let in_memory = is_in_memory(&File::open(first).context("open", first)?);
@@ -106,13 +121,17 @@ pub(super) fn attempt(
     match rung {
         Rung::UringDirect => uring(true, true, String::new())
             .or_else(|why| uring(true, false, format!("without registered buffers: {why}"))),
+        Rung::ObjectStore => Err("it reads no files".into()),
         Rung::UringBuffered => uring(false, false, String::new()),
         Rung::Pread => {
-            let pool = PoolBackend::<File>::new(Arc::clone(paths), ring.slabs(), depth);
+            let pool = PoolBackend::new(Arc::clone(paths), ring.slabs(), depth.min(THREADS_MAX), |path| {
+                File::open(path)
+            });
             threads(pool.map(|backend| Box::new(backend) as _))
         }
         Rung::Mmap => {
-            let pool = PoolBackend::<MappedFile>::new(Arc::clone(paths), ring.slabs(), depth);
+            let pool =
+                PoolBackend::new(Arc::clone(paths), ring.slabs(), depth.min(THREADS_MAX), MappedFile::open);
             threads(pool.map(|backend| Box::new(backend) as _))
         }
     }

@@ -18,8 +18,8 @@ pub(super) struct MappedFile {
     map: Option<Mmap>,
 }
 
-impl ReadAt for MappedFile {
-    fn open(path: &Path) -> io::Result<Self> {
+impl MappedFile {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let map = if file.metadata()?.len() == 0 {
             None
@@ -30,7 +30,9 @@ impl ReadAt for MappedFile {
         };
         Ok(Self { file, map })
     }
+}
 
+impl ReadAt for MappedFile {
     unsafe fn read_at(&self, offset: u64, into: *mut u8, bytes: u32) -> io::Result<u32> {
         let Some(map) = &self.map else { return Ok(0) };
         // The current length: pages after the end of a truncated file cannot be accessed.

@@ -2,13 +2,15 @@
 //!
 //! [`Reads`] is the entry point: it takes files, requests and a [`SlabRing`], and yields one filled [`Slab`] per
 //! request. The methods of reading form a ladder of [`Rung`]s with io_uring and direct I/O at the top; a trial read
-//! at open selects one. Nothing here knows what a block is: see [`crate::stream`].
+//! at open selects one. Objects in buckets have a rung of their own. See [`crate::stream`] for what is read.
 
 mod backend;
 mod count;
+mod files;
 mod ladder;
 mod mapped;
 mod memory_file;
+mod object;
 mod options;
 mod pool;
 mod probe;
@@ -21,6 +23,7 @@ mod uring;
 mod window;
 
 pub use count::BytesRead;
+pub use files::ReadFiles;
 pub use ladder::RungRefused;
 pub use memory_file::{is_in_memory, write_mapped};
 pub use options::{DEPTH_MAX, IoMode, IoOptions, Rung};

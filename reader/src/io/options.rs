@@ -20,10 +20,12 @@ pub enum Rung {
     /// Threads that copy from memory maps. The last resort: a disk error under a map is a signal that ends the
     /// process, while all other rungs report it.
     Mmap,
+    /// Threads that each wait for a request to an object store, or read a cached block. The only rung for urls.
+    ObjectStore,
 }
 
 impl Rung {
-    /// All rungs, best first.
+    /// All rungs for files, best first.
     pub const ALL: [Self; 4] = [Self::UringDirect, Self::UringBuffered, Self::Pread, Self::Mmap];
 
     /// Returns the rung's name, as spelled in job files and commands.
@@ -33,6 +35,7 @@ impl Rung {
             Self::UringBuffered => "uring-buffered",
             Self::Pread => "pread",
             Self::Mmap => "mmap",
+            Self::ObjectStore => "object-store",
         }
     }
 }
@@ -88,6 +91,8 @@ impl From<Rung> for IoMode {
             Rung::UringBuffered => Self::UringBuffered,
             Rung::Pread => Self::Pread,
             Rung::Mmap => Self::Mmap,
+            // No mode requires it: the files do.
+            Rung::ObjectStore => Self::Auto,
         }
     }
 }

@@ -13,14 +13,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use super::backend::{Backend, Completion, ReadOp};
 use super::window::FileWindow;
 
-/// The maximum number of threads: a disk that benefits from a deeper queue should be read with io_uring.
-const THREADS_MAX: u32 = 16;
-
 /// A file that can be read at any offset by any thread.
 pub(super) trait ReadAt: Send + Sync + Sized + 'static {
-    /// Opens the file.
-    fn open(path: &Path) -> io::Result<Self>;
-
     /// Reads up to `bytes` bytes; 0 at the end of the file.
     ///
     /// # Safety
@@ -29,10 +23,6 @@ pub(super) trait ReadAt: Send + Sync + Sized + 'static {
 }
 
 impl ReadAt for File {
-    fn open(path: &Path) -> io::Result<Self> {
-        Self::open(path)
-    }
-
     unsafe fn read_at(&self, offset: u64, into: *mut u8, bytes: u32) -> io::Result<u32> {
         // SAFETY: the caller guarantees the buffer, which may be uninitialized.
         let into = unsafe { slice::from_raw_parts_mut(into.cast::<MaybeUninit<u8>>(), bytes as usize) };
@@ -41,8 +31,12 @@ impl ReadAt for File {
     }
 }
 
+/// Opens a file.
+type Open<F> = Box<dyn Fn(&Path) -> io::Result<F> + Send>;
+
 /// Threads that each perform one read at a time.
 pub(super) struct PoolBackend<F: ReadAt> {
+    open: Open<F>,
     files: FileWindow<Arc<F>>,
     /// The slot of the file that each slab's read uses, indexed by slab.
     slots: Vec<u32>,
@@ -62,7 +56,13 @@ struct Job<F> {
 unsafe impl<F: ReadAt> Send for Job<F> {}
 
 impl<F: ReadAt> PoolBackend<F> {
-    pub(super) fn new(paths: Arc<[PathBuf]>, slabs: u32, depth: u32) -> io::Result<Self> {
+    /// Starts `threads` threads for reads into as many slabs as the ring has. `open` opens a file.
+    pub(super) fn new(
+        paths: Arc<[PathBuf]>,
+        slabs: u32,
+        threads: u32,
+        open: impl Fn(&Path) -> io::Result<F> + Send + 'static,
+    ) -> io::Result<Self> {
         // A capacity of one per slab bounds what is in flight, so sending never blocks.
         let (jobs, job_in) = bounded::<Job<F>>(slabs as usize);
         let (done_out, done) = bounded(slabs as usize);
@@ -79,9 +79,10 @@ impl<F: ReadAt> PoolBackend<F> {
                 }
             })
         };
-        let threads = (0..depth.min(THREADS_MAX)).map(thread).collect::<io::Result<_>>()?;
+        let threads = (0..threads).map(thread).collect::<io::Result<_>>()?;
         let files = FileWindow::new(paths);
-        Ok(Self { files, slots: vec![0; slabs as usize], jobs: Some(jobs), done, threads })
+        let slots = vec![0; slabs as usize];
+        Ok(Self { open: Box::new(open), files, slots, jobs: Some(jobs), done, threads })
     }
 }
 
@@ -91,7 +92,7 @@ impl<F: ReadAt> Backend for PoolBackend<F> {
     }
 
     unsafe fn start(&mut self, op: &ReadOp) -> io::Result<()> {
-        let slot = self.files.acquire(op.file, |path| F::open(path).map(Arc::new))?.slot;
+        let slot = self.files.acquire(op.file, |path| (self.open)(path).map(Arc::new))?.slot;
         let job = Job { file: Arc::clone(self.files.get(slot)), op: *op };
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok());
         if !sent {

@@ -11,6 +11,7 @@ use rankine_base::error::{Error, Result};
 
 use super::backend::{Backend, ReadOp};
 use super::count::BytesRead;
+use super::files::ReadFiles;
 use super::ladder;
 use super::options::{IoOptions, Rung};
 use super::request::{Next, ReadRequest, Requests, SLAB_ALIGN};
@@ -41,7 +42,7 @@ impl Reads {
     /// [`Error::Refused`] if the rung that the options require is refused; [`Error::Setting`] if they are out of range;
     /// [`Error::Io`] if the first file cannot be opened. Later errors are items of the iterator, in their position.
     pub fn open(
-        files: impl Into<Arc<[PathBuf]>>,
+        files: impl Into<ReadFiles>,
         requests: impl Requests,
         ring: SlabRing,
         options: &IoOptions,
@@ -49,7 +50,7 @@ impl Reads {
         options.validate()?;
         let files = files.into();
         let chosen = ladder::choose(&files, &ring, options)?;
-        Self::start(files, requests, ring, options.depth, chosen.rung, chosen.backend)
+        Self::start(files.paths, requests, ring, options.depth, chosen.rung, chosen.backend)
     }
 
     /// Starts reading with a working backend.
@@ -269,6 +270,11 @@ impl Flight {
         Ok(match outcome {
             Ok(Progress::Whole(slab)) => Some((number, Ok(slab))),
             Ok(Progress::Resumed) => None,
+            // An object's error names the object.
+            Err(Failure::AtOffset(_, error)) if error.get_ref().is_some_and(|inner| inner.is::<Error>()) => {
+                let inner = error.into_inner().and_then(|inner| inner.downcast::<Error>().ok());
+                Some((number, Err(*inner.expect("it was looked at"))))
+            }
             Err(Failure::AtOffset(offset, error)) => {
                 let path = self.files[file as usize].clone();
                 // The kernel's error does not contain the position.

@@ -192,7 +192,7 @@ impl BlockStream {
         // At most one per slab waits.
         let (to_read, read) = unbounded();
         let requests = BlockRequests { blocks, to_read, part: Arc::clone(&part) };
-        let reads = Reads::open(part.files.clone(), requests, ring, io)?;
+        let reads = Reads::open(part.read_files(), requests, ring, io)?;
         Ok(Self { part, reads, read, failed: false })
     }
 

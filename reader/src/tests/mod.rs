@@ -34,7 +34,7 @@ pub(crate) fn working_rungs(dir: &Path) -> Vec<Rung> {
         let refusable = match rung {
             Rung::UringDirect => true,
             Rung::UringBuffered => !offered,
-            Rung::Pread | Rung::Mmap => false,
+            Rung::Pread | Rung::Mmap | Rung::ObjectStore => false,
         };
         match outcome {
             Ok(()) => working.push(rung),

@@ -142,10 +142,12 @@ impl OpenGpus {
                 shard_dense_update: job.device.dense_update == DenseUpdate::Sharded,
                 binds_threads: job.device.bind == ThreadBinding::Auto,
                 gates_copies: job.device.copies == CopyTiming::BetweenExchanges,
-                delivery: match (job.data.cache, job.device.feed) {
+                delivery: match (&job.data.cache, job.device.feed) {
                     (DataCache::Gpu, _) => Delivery::Kept,
-                    (DataCache::None, BlockFeed::Broadcast) => Delivery::Broadcast,
-                    (DataCache::None, BlockFeed::Auto | BlockFeed::Needed) => Delivery::Needed,
+                    (DataCache::None | DataCache::Folder(_), BlockFeed::Broadcast) => Delivery::Broadcast,
+                    (DataCache::None | DataCache::Folder(_), BlockFeed::Auto | BlockFeed::Needed) => {
+                        Delivery::Needed
+                    }
                 },
                 ..Execution::new(job.device.precision_on_gpus())
             },

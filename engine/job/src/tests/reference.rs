@@ -153,15 +153,12 @@ impl<'a> Writer<'a> {
                 Some((name, list)) => {
                     let definition = &self.definitions[name];
                     if let Some(names) = names_of(definition) {
-                        for choice in definition["oneOf"].as_array().into_iter().flatten() {
-                            let description = choice["description"].as_str().unwrap_or_default();
-                            let description = description.replace('\n', " ");
-                            meaning += &format!(
-                                " `{}`: {description}",
-                                choice["const"].as_str().unwrap_or_default()
-                            );
-                        }
+                        meaning += &choices_of(definition);
                         names
+                    } else if let Some((names, other)) = names_or_table(definition) {
+                        meaning += &choices_of(definition);
+                        inner.push((joined(path, key), list, &self.definitions[other]));
+                        format!("{names}, or table, below")
                     } else if self.uses[name].len() > 1 {
                         format!("{}, below", name.to_lowercase())
                     } else {
@@ -202,6 +199,21 @@ fn names_of(definition: &Value) -> Option<String> {
     let choices = definition["oneOf"].as_array()?;
     let names: Option<Vec<_>> = choices.iter().map(|choice| choice["const"].as_str()).collect();
     Some(quoted(&names?))
+}
+
+/// Returns what the names of a choice mean.
+fn choices_of(definition: &Value) -> String {
+    let choices = definition["oneOf"].as_array().into_iter().flatten();
+    let named =
+        choices.filter_map(|choice| Some((choice["const"].as_str()?, choice["description"].as_str()?)));
+    named.map(|(name, description)| format!(" `{name}`: {}", description.replace('\n', " "))).collect()
+}
+
+/// Returns the names of a choice, and the definition of the table that is the other choice.
+fn names_or_table(definition: &Value) -> Option<(String, &str)> {
+    let (table, names) = definition["oneOf"].as_array()?.split_last()?;
+    let names: Option<Vec<_>> = names.iter().map(|choice| choice["const"].as_str()).collect();
+    Some((quoted(&names?), referred(table)?.0))
 }
 
 fn quoted(names: &[&str]) -> String {

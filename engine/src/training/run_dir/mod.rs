@@ -58,6 +58,7 @@ impl RunDir {
     /// # Errors
     /// [`TrainError::Data`] if it is a file, or another process writes to it, or may.
     pub(super) fn refuse_locked(path: &Path) -> Result<(), TrainError> {
+        rankine_base::url::refuse(path, "a run, with its checkpoints,")?;
         check_folder(path, "a run")?;
         if path.is_dir() {
             Lock::within(path)?;

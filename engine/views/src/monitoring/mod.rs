@@ -12,6 +12,7 @@ mod monitor;
 mod observer;
 mod process;
 pub mod server;
+mod store;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -17,6 +17,7 @@ use super::live::{LiveRun, SharedView};
 use super::observer::{EvaluationObserver, TrainingObserver};
 use super::process::{self, ProcessCollector};
 use super::server::{Host, Request, Response, Server};
+use super::store::{self, StoreCollector};
 use super::text;
 use super::textfile::{Textfile, path_of_process};
 use crate::report::ProcessView;
@@ -182,6 +183,7 @@ fn register(catalog: &mut Catalog, info: RunInfo) -> (Common, Metrics) {
         Command::Eval => Metrics::Evaluation(Evaluating::new(catalog)),
         Command::Predict | Command::Convert | Command::Fit | Command::Generate => Metrics::Tasks,
     };
+    catalog.collector(StoreCollector::new(), &store::FAMILIES);
     catalog.collector(ProcessCollector::new(), &process::FAMILIES);
     (common, metrics)
 }

@@ -10,6 +10,7 @@ use super::path::{parent, resolve};
 use super::sync_dir;
 use crate::error::{Error, IoContext, Result};
 use crate::files::check_folder;
+use crate::url::refuse;
 
 /// The suffix of an unfinished folder.
 const PARTIAL: &str = "partial";
@@ -30,6 +31,7 @@ impl ReservedDir {
     /// # Errors
     /// [`Error::Unsuitable`] if it is a file or cannot be published; [`Error::Locked`]; [`Error::Io`].
     pub fn new(target: &Path) -> Result<Self> {
+        refuse(target, "this output")?;
         if target.extension().is_some_and(|extension| extension == PARTIAL) {
             let reserved = "are reserved for unfinished folders: choose another name";
             let what = format!("{}: names that end with .{PARTIAL} {reserved}", target.display());

@@ -12,6 +12,7 @@ use super::lock::Lock;
 use super::path::{is_unique_suffix, parent, resolve, unique_suffix};
 use super::sync_dir;
 use crate::error::{Error, IoContext, Result};
+use crate::url::refuse;
 
 /// How long [`replace_file`] waits for other processes that write the same file, which normally takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -94,6 +95,7 @@ impl PartialFile {
     }
 
     fn begin(path: &Path, is_new: bool, lock: impl FnOnce(&Path) -> Result<Option<Lock>>) -> Result<Self> {
+        refuse(path, "this output")?;
         let target = match destination(path)? {
             Destination::File(target) => target,
             Destination::Stream(file) => {

@@ -1,0 +1,34 @@
+//! Takes the place of the client in builds without object stores: every url is refused.
+
+use std::convert::Infallible;
+use std::ops::Range;
+use std::path::Path;
+
+use rankine_base::error::{Error, Result};
+
+use super::Version;
+
+const ABSENT: Error = Error::Unsupported { doing: "read urls of object stores", feature: "cloud" };
+
+pub(super) fn read(_: &Path) -> Result<Vec<u8>> {
+    Err(ABSENT)
+}
+
+pub(super) fn version(_: &Path) -> Result<Version> {
+    Err(ABSENT)
+}
+
+/// Bytes of an object, of which there are none.
+pub(crate) fn range(_: &Path, _: &Version, _: Range<u64>) -> Result<Absent> {
+    Err(ABSENT)
+}
+
+pub(crate) struct Absent(Infallible);
+
+impl std::ops::Deref for Absent {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self.0 {}
+    }
+}

@@ -1,0 +1,109 @@
+//! Objects in buckets (`s3://`, `gs://`, `az://`), read like files.
+//!
+//! `read`, `exists` and `version` take a path that may be an url; `client` is the only module that talks to a
+//! store, on a thread of its own, and retries what may succeed later. Without the feature `cloud`, `absent` takes its
+//! place and refuses urls. The reader's ring reads blocks of objects by `range` (`io/object.rs`), and [`BlockCache`]
+//! keeps them in a local folder.
+
+#[cfg(not(feature = "cloud"))]
+#[path = "absent.rs"]
+mod client;
+#[cfg(feature = "cloud")]
+mod client;
+
+mod cache;
+mod counters;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rankine_base::error::{Error, IoContext, Result};
+use rankine_base::files::read_regular;
+use rankine_base::url::is_url;
+
+pub(crate) use cache::BlockKey;
+pub use cache::{BlockCache, CacheOptions};
+pub(crate) use client::range;
+pub use counters::{StoreCounts, counts};
+
+/// The version of an object: what it was when it was first looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// Its length.
+    pub bytes: u64,
+    /// The entity tag, which changes with the contents; `None` for files, and for stores without tags.
+    pub etag: Option<String>,
+}
+
+/// What is known of the files of a part that are objects.
+#[derive(Debug, Clone, Default)]
+pub struct Objects {
+    /// Their versions, by url; empty if all files are local.
+    pub(crate) versions: BTreeMap<PathBuf, Version>,
+    /// Where their blocks are kept.
+    pub(crate) cache: Option<Arc<BlockCache>>,
+}
+
+impl Objects {
+    /// Returns whether all files are local.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.versions.is_empty()
+    }
+}
+
+/// Reads a whole file or object.
+///
+/// # Errors
+/// [`Error::Io`], of the kind [`ErrorKind::NotFound`] if it does not exist; [`Error::Changed`] if the object was
+/// replaced meanwhile; [`Error::Unsupported`] for an url in a build without object stores.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
+    if !is_url(path) {
+        return read_regular(path).context("read", path);
+    }
+    client::read(path)
+}
+
+/// Returns whether a file or an object exists.
+///
+/// # Errors
+/// As [`read`]; for a local file none.
+pub(crate) fn exists(path: &Path) -> Result<bool> {
+    if !is_url(path) {
+        return Ok(path.is_file());
+    }
+    match client::version(path) {
+        Ok(_) => Ok(true),
+        Err(error) if is_missing(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the version of a file or an object.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn version(path: &Path) -> Result<Version> {
+    if !is_url(path) {
+        return Ok(Version { bytes: fs::metadata(path).context("open", path)?.len(), etag: None });
+    }
+    client::version(path)
+}
+
+/// Returns whether an error says that a file or an object does not exist.
+pub(crate) fn is_missing(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::NotFound)
+}
+
+/// Returns the error for an object that is not the one that was first looked at.
+#[cfg(feature = "cloud")]
+fn changed(url: &Path) -> Error {
+    let what = format!(
+        "{} was replaced while it was in use: its entity tag or length differs. Leave the objects of a dataset as they \
+         are; write new data under another url",
+        url.display()
+    );
+    Error::Changed { path: Some(url.to_owned()), what }
+}
