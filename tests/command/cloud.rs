@@ -278,6 +278,103 @@ mod with_stores {
         assert!(!summary(&place, "sets")["eval"].is_null());
     }
 
+    /// Returns the files of a dataset, without those that name its sources.
+    fn samples(place: &Place, out: &str) -> std::collections::BTreeMap<String, Vec<u8>> {
+        let mut files = crate::support::tree(&place.path(out));
+        for name in ["dataset.json", "conversion.json"] {
+            files.remove(name).expect("it is a dataset");
+        }
+        assert!(files.contains_key("train/00000.blocks"));
+        files
+    }
+
+    #[test]
+    fn rows_are_converted_from_urls() {
+        let place = Place::new();
+        let rows = criteo_rows(900, 3);
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut gz, (rows[600..].join("\n") + "\n").as_bytes()).unwrap();
+        fs::create_dir_all(place.path("bucket/logs/day=2/deep")).unwrap();
+        fs::create_dir_all(place.path("bucket/logs/day=1")).unwrap();
+        place.file("bucket/logs/day=1/a.tsv", rows[..300].join("\n") + "\n");
+        place.file("bucket/logs/day=1/b.tsv", rows[300..600].join("\n") + "\n");
+        place.file("bucket/logs/day=2/c.tsv.gz", gz.finish().unwrap());
+        place.file("bucket/logs/day=1/_SUCCESS", "");
+        place.file("bucket/logs/day=2/deep/other.tsv", "not rows");
+        let fault = |number: usize, _: &str| match number % 5 {
+            1 => Some(Fault::Status(503, "SlowDown")),
+            3 => Some(Fault::Truncated),
+            _ => None,
+        };
+        let bucket = Bucket::with_faults(&place.path("bucket"), fault);
+        let convert = |out: &str, inputs: &[&str]| {
+            let out = place.word(out);
+            let args = [&["convert", "criteo-tsv"], inputs, &["--out", &out, "--split", "last:0.2"]].concat();
+            ended(&bucket, &args)
+        };
+        convert("expected", &[&place.word("bucket/logs/day=1"), &place.word("bucket/logs/day=2")])
+            .with(SUCCESS);
+        let expected = samples(&place, "expected");
+        let [day_1, day_2] = ["logs/day=1", "logs/day=2"].map(|day| bucket.url(day));
+        for (out, inputs) in [
+            ("folders", vec![day_1.clone(), day_2.clone()]),
+            (
+                "objects",
+                vec![format!("{day_1}/a.tsv"), format!("{day_1}/b.tsv"), format!("{day_2}/c.tsv.gz")],
+            ),
+            ("pattern", vec![bucket.url("logs/day=*/[abc].tsv*")]),
+            ("mixed", vec![format!("file://{}/bucket/logs/day=1", place.word("")), bucket.url("*/day=2/c*")]),
+        ] {
+            let inputs: Vec<_> = inputs.iter().map(String::as_str).collect();
+            convert(out, &inputs).with(SUCCESS);
+            assert!(samples(&place, out) == expected, "{out}");
+        }
+        let says = format!("there is no object {}, and none directly below it", bucket.url("logs/day=3"));
+        convert("none", &[&bucket.url("logs/day=3")]).with(USAGE).says(&[&says]);
+        convert("none", &[&bucket.url("logs/*.csv")])
+            .with(USAGE)
+            .says(&["no object matches s3://clicks/logs/*.csv"]);
+        // An object that is replaced between two passes.
+        let path = place.path("bucket/logs/day=1/a.tsv");
+        let replaced = Bucket::with_faults(&place.path("bucket"), move |number, _| {
+            if number == 3 {
+                fs::write(&path, "other rows").unwrap();
+            }
+            None
+        });
+        let (log, out) = (format!("{day_1}/a.tsv"), place.word("none"));
+        let ended = ended(&replaced, &["convert", "criteo-tsv", &log, "--out", &out]).with(USAGE);
+        ended.says(&[&log, "was replaced"]);
+        assert!(!place.path("none").exists());
+    }
+
+    #[cfg(feature = "parquet")]
+    #[test]
+    fn parquet_is_converted_from_urls() {
+        let place = Place::new();
+        fs::create_dir(place.path("bucket")).unwrap();
+        let films = crate::support::root().join("tests/support/films.parquet");
+        fs::copy(&films, place.path("bucket/films.parquet")).unwrap();
+        let films = crate::support::word(&films);
+        let schema = place.word("films.toml");
+        let bucket = Bucket::with_faults(&place.path("bucket"), |number, _| {
+            (number % 3 == 1).then_some(Fault::Truncated)
+        });
+        let url = bucket.url("films.parquet");
+        let drafted = |file: &str, out: &str| {
+            ended(&bucket, &["init-schema", file, "--out", &place.word(out)]).with(SUCCESS);
+            fs::read_to_string(place.path(out)).unwrap()
+        };
+        assert_eq!(drafted(&url, "remote.toml").replace(&url, &films), drafted(&films, "films.toml"));
+        let convert = |file: &str, out: &str| {
+            let out = place.word(out);
+            ended(&bucket, &["convert", "parquet", file, "--schema", &schema, "--out", &out]).with(SUCCESS);
+        };
+        convert(&films, "local");
+        convert(&url, "remote");
+        assert!(samples(&place, "local") == samples(&place, "remote"));
+    }
+
     #[test]
     fn a_damaged_block_of_the_cache_is_fetched_again() {
         let (place, job) = place();

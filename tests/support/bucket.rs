@@ -346,6 +346,17 @@ impl Shared {
                 }
             }
         }
+        // With a delimiter, keys with a further slash stand for their folder.
+        let mut common = std::collections::BTreeSet::new();
+        if query.get("delimiter").is_some_and(|delimiter| delimiter == "/") {
+            keys.retain(|key| match key[prefix.len()..].split_once('/') {
+                None => true,
+                Some((folder, _)) => {
+                    common.insert(format!("{prefix}{folder}/"));
+                    false
+                }
+            });
+        }
         keys.sort_unstable();
         let more = keys.len() > 2;
         keys.truncate(2);
@@ -358,6 +369,9 @@ impl Shared {
                 etag(&bytes).replace('"', "&quot;"),
                 bytes.len()
             );
+        }
+        for folder in &common {
+            body += &format!("<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>");
         }
         if more {
             body += &format!("<NextContinuationToken>{}</NextContinuationToken>", keys[1]);

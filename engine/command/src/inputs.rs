@@ -4,9 +4,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use glob::MatchOptions;
+use glob::{MatchOptions, Pattern};
+use rankine_base::url::{is_url, without_file_scheme};
 use rankine_reader::convert::STANDARD_INPUT;
-use rankine_reader::{Dataset, Fit};
+use rankine_reader::{Dataset, Fit, store};
 
 use super::{CommandError, Exit};
 
@@ -19,6 +20,11 @@ const RULES: MatchOptions =
 pub(crate) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CommandError> {
     let mut files = Vec::with_capacity(paths.len());
     for path in paths {
+        let path = &without_file_scheme(path);
+        if is_url(path) {
+            files.append(&mut objects(path)?);
+            continue;
+        }
         if path == Path::new(STANDARD_INPUT) || fs::symlink_metadata(path).is_ok() {
             add(path, &mut files)?;
             continue;
@@ -30,6 +36,67 @@ pub(crate) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CommandError> {
         }
     }
     Ok(files)
+}
+
+/// Returns the objects that an url stands for: what it matches as a pattern, the object, or the objects of the folder.
+fn objects(url: &Path) -> Result<Vec<PathBuf>, CommandError> {
+    let text = url.to_str().expect("a url is text");
+    if !text.contains(['*', '?', '[']) {
+        if store::has_object(url)? {
+            return Ok(vec![url.to_owned()]);
+        }
+        let mut found = store::list(url)?.objects;
+        found.retain(|url| !is_skipped(url));
+        if found.is_empty() {
+            let what =
+                format!("there is no object {text}, and none directly below it: check bucket and path");
+            return Err(CommandError::new(Exit::Usage, what));
+        }
+        return Ok(found);
+    }
+    let (scheme, rest) = text.split_once("://").expect("a url has a scheme");
+    let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
+    let mut folders = vec![PathBuf::from(format!("{scheme}://{bucket}"))];
+    let mut found = Vec::new();
+    let mut segments = key.split('/').peekable();
+    while let Some(segment) = segments.next() {
+        if !segment.contains(['*', '?', '[']) {
+            folders.iter_mut().for_each(|folder| folder.push(segment));
+            if segments.peek().is_none() {
+                for url in std::mem::take(&mut folders) {
+                    found.extend(store::has_object(&url)?.then_some(url));
+                }
+            }
+            continue;
+        }
+        let pattern = Pattern::new(segment).map_err(|error| {
+            CommandError::new(Exit::Usage, format!("{text} is invalid as a pattern: {}", error.msg))
+        })?;
+        let matches = |url: &PathBuf| {
+            let name = url.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| pattern.matches_with(name, RULES))
+        };
+        let mut next = Vec::new();
+        for folder in &folders {
+            let listing = store::list(folder)?;
+            match segments.peek() {
+                Some(_) => next.extend(listing.folders.into_iter().filter(matches)),
+                None => found.extend(listing.objects.into_iter().filter(matches)),
+            }
+        }
+        folders = next;
+    }
+    if found.is_empty() {
+        let what = format!("no object matches {text}: check the bucket and the names");
+        return Err(CommandError::new(Exit::Usage, what));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Returns whether a file in a folder is not read: it is hidden, or a marker such as `_SUCCESS`.
+fn is_skipped(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| matches!(name.as_encoded_bytes().first(), Some(b'.' | b'_')))
 }
 
 /// Appends a file, or the files of a folder.
@@ -72,9 +139,8 @@ fn files_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let skipped = matches!(entry.file_name().as_encoded_bytes().first(), Some(b'.' | b'_'));
         // Links are followed.
-        if !skipped && entry.path().is_file() {
+        if !is_skipped(&entry.path()) && entry.path().is_file() {
             files.push(entry.path());
         }
     }

@@ -286,7 +286,11 @@ pub trait IoContext<T> {
 }
 
 impl<T> IoContext<T> for io::Result<T> {
+    /// An error that holds an [`Error`], as reading an object returns it, becomes that one.
     fn context(self, doing: &'static str, path: &Path) -> Result<T> {
-        self.map_err(|source| Error::Io { doing, path: path.to_owned(), source })
+        self.map_err(|source| match source.downcast::<Error>() {
+            Ok(error) => error,
+            Err(source) => Error::Io { doing, path: path.to_owned(), source },
+        })
     }
 }

@@ -11,6 +11,9 @@ use super::pool::ReadAt;
 use crate::block::is_intact;
 use crate::store::{self, BlockCache, BlockKey, Objects, Version};
 
+/// How often a block that differs from its checksum is fetched again.
+const FETCHES_OF_DAMAGED: u32 = 3;
+
 /// A file or an object that is open for reading.
 pub(super) enum ObjectFile {
     /// A local file, beside objects.
@@ -73,8 +76,11 @@ impl Object {
         }
         let fetch = || store::range(&self.url, &self.version, range.clone()).map_err(io::Error::other);
         let mut fetched = fetch()?;
-        if !is_intact(&fetched) {
-            // Changed on the way, or damaged in the store, which whoever checks the block reports.
+        // Changed on the way, or damaged in the store, which whoever checks the block reports.
+        for _ in 0..FETCHES_OF_DAMAGED {
+            if is_intact(&fetched) {
+                break;
+            }
             fetched = fetch()?;
         }
         assert_eq!(fetched.len(), into.len(), "the client returns the whole range");

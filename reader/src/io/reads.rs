@@ -270,16 +270,17 @@ impl Flight {
         Ok(match outcome {
             Ok(Progress::Whole(slab)) => Some((number, Ok(slab))),
             Ok(Progress::Resumed) => None,
-            // An object's error names the object.
-            Err(Failure::AtOffset(_, error)) if error.get_ref().is_some_and(|inner| inner.is::<Error>()) => {
-                let inner = error.into_inner().and_then(|inner| inner.downcast::<Error>().ok());
-                Some((number, Err(*inner.expect("it was looked at"))))
-            }
             Err(Failure::AtOffset(offset, error)) => {
                 let path = self.files[file as usize].clone();
-                // The kernel's error does not contain the position.
-                let source = io::Error::new(error.kind(), format!("at byte {offset}: {error}"));
-                Some((number, Err(Error::Io { doing: "read", path, source })))
+                // The kernel's error does not contain the position; an object's error is complete.
+                let error = match error.downcast::<Error>() {
+                    Ok(error) => error,
+                    Err(error) => {
+                        let source = io::Error::new(error.kind(), format!("at byte {offset}: {error}"));
+                        Error::Io { doing: "read", path, source }
+                    }
+                };
+                Some((number, Err(error)))
             }
             Err(Failure::Other(error)) => Some((number, Err(error))),
         })

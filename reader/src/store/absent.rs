@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rankine_base::error::{Error, Result};
 
-use super::Version;
+use super::{Listing, Version};
 
 const ABSENT: Error = Error::Unsupported { doing: "read urls of object stores", feature: "cloud" };
 
@@ -18,7 +18,25 @@ pub(super) fn version(_: &Path) -> Result<Version> {
     Err(ABSENT)
 }
 
+pub(super) fn list(_: &Path) -> Result<Listing> {
+    Err(ABSENT)
+}
+
+pub(super) fn start_range(_: &Path, _: &Version, _: Range<u64>) -> Result<PendingRange> {
+    Err(ABSENT)
+}
+
+pub(super) struct PendingRange(Infallible);
+
+impl PendingRange {
+    pub(super) fn wait(self) -> Result<Received> {
+        match self.0 {}
+    }
+}
+
 /// Bytes of an object, of which there are none.
+pub(super) type Received = Absent;
+
 pub(crate) fn range(_: &Path, _: &Version, _: Range<u64>) -> Result<Absent> {
     Err(ABSENT)
 }

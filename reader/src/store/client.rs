@@ -9,11 +9,11 @@
 //! the status and the code of an answer.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::error::Error as _;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -29,7 +29,7 @@ use object_store::client::{
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path as Key;
 use object_store::{ClientOptions, GetOptions, GetRange, ObjectStore, RetryConfig};
-use rankine_base::error::{Error, Result};
+use rankine_base::error::{Error, IoContext, Result};
 use rankine_base::url::ObjectUrl;
 // Only its features are set: TLS by rustls, with the provider that is installed below.
 use reqwest as _;
@@ -37,7 +37,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::counters::{count_bytes, count_request, count_retry};
-use super::{Version, changed};
+use super::{Listing, ObjectReader, Version, changed};
 
 /// The variable with the seconds after which failing requests are no longer repeated.
 const RETRY_VARIABLE: &str = "RANKINE_STORE_RETRY_SECONDS";
@@ -45,9 +45,8 @@ const RETRY_SECONDS: u64 = 120;
 /// The first wait, which doubles up to the last.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Ranges in which whole objects are read, and how many of them are in flight.
+/// The bytes that are asked for before the length of an object is known.
 const RANGE_BYTES: u64 = 8 << 20;
-const RANGES_AHEAD: usize = 4;
 /// The status of an answer to the request for a range that starts after the last byte.
 const RANGE_IS_EMPTY: u16 = 416;
 /// The longest answer to look for a code in.
@@ -77,7 +76,11 @@ pub(crate) fn range(url: &Path, version: &Version, range: Range<u64>) -> Result<
     start_range(url, version, range)?.wait()
 }
 
-fn start_range(url: &Path, version: &Version, range: Range<u64>) -> Result<Pending<Received>> {
+/// Starts to get a range of an object, which lies within it.
+///
+/// # Errors
+/// If the url is wrong, or the thread of requests cannot be started.
+pub(super) fn start_range(url: &Path, version: &Version, range: Range<u64>) -> Result<PendingRange> {
     let version = version.clone();
     Located::of(url)?.start("read", move |at| get(at, version.clone(), range.clone()))
 }
@@ -108,19 +111,28 @@ pub(super) fn read(url: &Path) -> Result<Vec<u8>> {
         return Ok(Vec::new());
     };
     let mut bytes = first.to_vec();
-    let mut starts = (RANGE_BYTES..version.bytes).step_by(RANGE_BYTES as usize);
-    let mut ahead = VecDeque::new();
-    loop {
-        while ahead.len() < RANGES_AHEAD
-            && let Some(start) = starts.next()
-        {
-            ahead.push_back(start_range(url, &version, start..version.bytes.min(start + RANGE_BYTES))?);
-        }
-        match ahead.pop_front() {
-            Some(pending) => bytes.extend_from_slice(&pending.wait()?),
-            None => return Ok(bytes),
-        }
-    }
+    let rest = ObjectReader::new(url, &version, bytes.len() as u64).read_to_end(&mut bytes);
+    rest.context("read", url)?;
+    Ok(bytes)
+}
+
+/// Lists what is directly below an url.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(super) fn list(url: &Path) -> Result<Listing> {
+    let parsed = ObjectUrl::parse(url)?;
+    let root = parsed.map(|url| format!("{}://{}/", url.scheme, url.bucket)).unwrap_or_default();
+    let found =
+        |at: Located| async move { at.store.list_with_delimiter(Some(&at.key)).await.map_err(Failure::of) };
+    let found = Located::of(url)?.start("list", found)?.wait()?;
+    let urls = |keys: Vec<Key>| {
+        let mut urls: Vec<_> = keys.iter().map(|key| PathBuf::from(format!("{root}{key}"))).collect();
+        urls.sort_unstable();
+        urls
+    };
+    let objects = urls(found.objects.into_iter().map(|object| object.location).collect());
+    Ok(Listing { objects, folders: urls(found.common_prefixes) })
 }
 
 /// Gets the first range of an object whose length is not known; `None` if it is empty.
@@ -149,14 +161,18 @@ fn check_length(bytes: &Received, expected: u64) -> Result<(), Failure> {
     }
 }
 
+/// A range in flight.
+pub(super) type PendingRange = Pending<Received>;
+
 /// An operation in flight.
-struct Pending<T> {
+pub(super) struct Pending<T> {
     url: PathBuf,
     answer: oneshot::Receiver<Result<T>>,
 }
 
 impl<T> Pending<T> {
-    fn wait(self) -> Result<T> {
+    /// Waits for the answer.
+    pub(super) fn wait(self) -> Result<T> {
         let ended = || io::Error::other("the thread of requests has ended");
         let ended = |_| Err(Error::Io { doing: "read", path: self.url, source: ended() });
         self.answer.blocking_recv().unwrap_or_else(ended)

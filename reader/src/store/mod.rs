@@ -13,6 +13,7 @@ mod client;
 
 mod cache;
 mod counters;
+mod reader;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,6 +29,7 @@ pub(crate) use cache::BlockKey;
 pub use cache::{BlockCache, CacheOptions};
 pub(crate) use client::range;
 pub use counters::{StoreCounts, counts};
+pub(crate) use reader::ObjectReader;
 
 /// The version of an object: what it was when it was first looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +92,31 @@ pub(crate) fn version(path: &Path) -> Result<Version> {
         return Ok(Version { bytes: fs::metadata(path).context("open", path)?.len(), etag: None });
     }
     client::version(path)
+}
+
+/// What is directly below an url.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The urls of objects, sorted.
+    pub objects: Vec<PathBuf>,
+    /// The urls of folders, which are prefixes of objects, sorted.
+    pub folders: Vec<PathBuf>,
+}
+
+/// Lists what is directly below an url.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Unsupported`] in a build without object stores.
+pub fn list(url: &Path) -> Result<Listing> {
+    client::list(url)
+}
+
+/// Returns whether there is an object at an url.
+///
+/// # Errors
+/// As [`list`].
+pub fn has_object(url: &Path) -> Result<bool> {
+    exists(url)
 }
 
 /// Returns whether an error says that a file or an object does not exist.

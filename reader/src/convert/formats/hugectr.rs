@@ -1,6 +1,5 @@
 //! Raw records as a source of rows: see [`crate::raw`] for their format.
 
-use std::fs::File;
 use std::io::Read;
 
 use rankine_base::error::{Error, IoContext, Result};
@@ -15,6 +14,7 @@ use crate::convert::rows::source::{PartRows, RowSource, Span, largest_number};
 use crate::convert::rows::split::ColumnSplit;
 use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::text::lines::Source;
+use crate::convert::text::unchanged::SourceFile;
 use crate::convert::{Converting, PlannedWork, Progress};
 use crate::ids::IdRules;
 use crate::origin::RowFormat;
@@ -228,7 +228,7 @@ impl From<RecordFaultKind> for BadReason {
 struct RecordChunks<'a> {
     source: &'a RecordSource,
     file: usize,
-    open: Option<File>,
+    open: Option<SourceFile>,
     first_record: u64,
     first_row: u64,
     bytes_done: u64,

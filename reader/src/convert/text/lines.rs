@@ -1,17 +1,19 @@
 //! Sources of lines, plain or compressed, read from start to end in chunks that end at line ends.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Seek};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rankine_base::error::{Error, IoContext, Result};
 use rankine_base::file_identity::FileIdentity;
+use rankine_base::url::{is_url, without_file_scheme};
 
 use crate::convert::pool::Pool;
 use crate::convert::text::compressed::Compression;
 use crate::convert::text::standard_input::StandardInput;
+use crate::store::{self, Version};
 
 /// Limits that bound memory regardless of the length of lines.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +43,8 @@ pub(crate) struct Source {
     pub(crate) eval: bool,
     /// The file as it was when it was first opened; `None` for a stream, which can only be read once.
     pub(super) identity: Option<FileIdentity>,
+    /// The object in place of the file, as it was when it was first looked at.
+    pub(super) object: Option<Version>,
     /// What is read in place of the file.
     pub(crate) standard_input: Option<StandardInput>,
 }
@@ -49,6 +53,13 @@ impl Source {
     /// # Errors
     /// [`Error::Io`] if the file cannot be opened, [`Error::Unsuitable`] if it cannot be read twice.
     pub(crate) fn new(path: &Path, eval: bool) -> Result<Self> {
+        let path = &without_file_scheme(path);
+        if is_url(path) {
+            let version = store::version(path)?;
+            let (path, opened, bytes) = (path.to_owned(), path.to_owned(), version.bytes);
+            let object = Some(version);
+            return Ok(Self { path, opened, bytes, eval, identity: None, object, standard_input: None });
+        }
         // Checked before opening because opening a pipe waits for a writer.
         let metadata = fs::metadata(path).context("open", path)?;
         if !metadata.is_file() {
@@ -62,7 +73,8 @@ impl Source {
         let metadata = File::open(path).and_then(|file| file.metadata()).context("open", path)?;
         let identity = Some(FileIdentity::of(&metadata));
         let (opened, bytes) = (path.to_owned(), metadata.len());
-        Ok(Self { path: path.to_owned(), opened, bytes, eval, identity, standard_input: None })
+        let path = path.to_owned();
+        Ok(Self { path, opened, bytes, eval, identity, object: None, standard_input: None })
     }
 
     /// Sets what messages call it, in place of its path.
@@ -79,6 +91,7 @@ impl Source {
             bytes: file.as_ref().map_or(0, Metadata::len),
             eval: true,
             identity: file.as_ref().map(FileIdentity::of),
+            object: None,
             standard_input: Some(StandardInput::of_process()),
         }
     }
@@ -117,7 +130,7 @@ impl Source {
         }
         let mut file = self.open_file()?;
         front(&mut file, &mut magic)?;
-        file.rewind().context("read", path)?;
+        let file = io::Cursor::new(magic.clone()).chain(file);
         Input::new(path, &magic, MeteredFile { file, taken })
     }
 }
@@ -184,7 +197,7 @@ impl Input {
                 );
                 Err(Error::damaged(path, None, what))
             }
-            _ => Err(Error::Io { doing: "read", path: path.to_owned(), source }),
+            _ => Err(source).context("read", path),
         }
     }
 }

@@ -3,7 +3,7 @@
 pub(crate) mod compressed;
 pub(crate) mod lines;
 pub(crate) mod standard_input;
-mod unchanged;
+pub(crate) mod unchanged;
 
 use std::borrow::Cow;
 use std::sync::Arc;

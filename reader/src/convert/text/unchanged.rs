@@ -1,23 +1,50 @@
 //! Sources that must not change: a pass opens each file again, and finds the one that was first opened.
 
 use std::fs::{File, Metadata};
-use std::io;
+use std::io::{self, Read};
+use std::path::Path;
 
 use rankine_base::error::{Error, IoContext, Result};
 use rankine_base::file_identity::{FileChange, metadata_now};
 
 use crate::convert::text::lines::Source;
 use crate::convert::text::standard_input::StandardInput;
+use crate::store::{self, ObjectReader, Version};
+
+/// An open source.
+pub(crate) enum SourceFile {
+    Local(File),
+    Object(ObjectReader),
+}
+
+impl Read for SourceFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Local(file) => file.read(buffer),
+            Self::Object(object) => object.read(buffer),
+        }
+    }
+}
 
 impl Source {
+    /// Returns the url and the version of the object, if it is one.
+    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "text is read from front to back"))]
+    pub(crate) fn object(&self) -> Option<(&Path, &Version)> {
+        self.object.as_ref().map(|version| (&*self.opened, version))
+    }
+
     /// Opens the file again, to read it from its start.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Changed`] if it is not the file that was first opened, as it was then.
-    pub(crate) fn open_file(&self) -> Result<File> {
+    pub(crate) fn open_file(&self) -> Result<SourceFile> {
+        if let Some(version) = &self.object {
+            // Each request has the condition that the object is still the same.
+            return Ok(SourceFile::Object(ObjectReader::new(&self.opened, version, 0)));
+        }
         let file = File::open(&self.opened).context("open", &self.path)?;
         self.compare(file.metadata().context("open", &self.path)?)?;
-        Ok(file)
+        Ok(SourceFile::Local(file))
     }
 
     /// Checks that the file is as it was when it was first opened. Each time it is opened, [`Source::open_file`] finds
@@ -26,6 +53,14 @@ impl Source {
     /// # Errors
     /// [`Error::Changed`] if it was written, replaced or removed; [`Error::Io`].
     pub(crate) fn check_unchanged(&self) -> Result<()> {
+        if let Some(version) = &self.object {
+            return match store::version(&self.opened) {
+                Ok(now) if now == *version => Ok(()),
+                Ok(_) => Err(self.changed("replaced by another object")),
+                Err(error) if store::is_missing(&error) => Err(self.changed("removed")),
+                Err(error) => Err(error),
+            };
+        }
         let now = match self.standard_input {
             None => metadata_now(&self.opened).map(Some),
             // Another file in the place of this one would not be read.

@@ -3,7 +3,6 @@
 //! One thread reads and decompresses the pages of all columns in parallel, a few thousand rows at a time; the values
 //! are then processed by several threads, as in all other formats.
 
-use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use parquet::column::reader::ColumnReader;
@@ -22,14 +21,17 @@ use crate::convert::rows::source::{NamedTarget, PartRows, RequiredColumns, RowSo
 use crate::convert::rows::split::ColumnSplit;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::lines::Source;
+use crate::convert::text::unchanged::SourceFile;
 use crate::origin::{ColumnSources, LabelRule};
 use crate::part::Part;
 use crate::schema::{Hotness, VocabularyKind};
 
 mod columns;
+mod object;
 mod values;
 
 use columns::{Columns, Leaf, ValueKind};
+use object::ParquetInput;
 use values::{Value, Values, read_rows};
 
 /// Rows per chunk.
@@ -207,14 +209,33 @@ fn guarded<T>(source: &Source, work: impl FnOnce() -> Result<T, ParquetError>) -
         )
     };
     match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(outcome) => outcome.map_err(|error| damaged(error.to_string())),
+        Ok(outcome) => {
+            outcome.map_err(|error| of_object(error).unwrap_or_else(|error| damaged(error.to_string())))
+        }
         Err(_) => Err(damaged("the decoder panicked".into())),
     }
 }
 
-fn open(source: &Source) -> Result<SerializedFileReader<File>> {
-    let file = source.open_file()?;
-    guarded(source, || SerializedFileReader::new(file))
+fn open(source: &Source) -> Result<SerializedFileReader<ParquetInput>> {
+    let input = match (source.open_file()?, source.object()) {
+        (SourceFile::Local(file), _) => ParquetInput::Local(file),
+        (SourceFile::Object(_), object) => {
+            let (url, version) = object.expect("an object has a version");
+            ParquetInput::object(url, version)
+        }
+    };
+    guarded(source, || SerializedFileReader::new(input))
+}
+
+/// Returns the error of an object that is in an error of the decoder.
+fn of_object(error: ParquetError) -> Result<Error, ParquetError> {
+    match error {
+        ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
+            Ok(inner) => inner.downcast::<Error>().map_err(|inner| ParquetError::External(Box::new(inner))),
+            Err(inner) => Err(ParquetError::External(inner)),
+        },
+        error => Err(error),
+    }
 }
 
 impl ParquetFile {
@@ -515,7 +536,7 @@ struct ParquetChunks<'a> {
 
 /// A file being read.
 struct OpenFile {
-    reader: SerializedFileReader<File>,
+    reader: SerializedFileReader<ParquetInput>,
     /// The next row group.
     group: usize,
     /// One entry per leaf, of the current row group.
