@@ -223,7 +223,7 @@ fn evaluates_beside(ranks: usize, nodes: usize) -> Outcome {
         return Ok(());
     }
     let common =
-        ["train.max_steps=60", "eval.every_steps=16", "eval.batch_size=70", "eval.beside_training=true"];
+        ["train.max_steps=60", "eval.every_steps=16", "train.batch_size=90", "eval.beside_training=true"];
     for sets in states(ranks, nodes)? {
         let sets: Vec<_> = sets.iter().map(String::as_str).chain(common).collect();
         let folder = folder()?;
