@@ -375,6 +375,73 @@ mod with_stores {
         assert!(samples(&place, "local") == samples(&place, "remote"));
     }
 
+    /// A finished run whose table takes two parts of an upload.
+    fn large_run() -> (Place, String) {
+        let place = Place::new();
+        generate(&place, "name = \"large\"\ndense = 1\nrows = [600000]\n", 300, 100);
+        let job = job(&place);
+        train(&place, &job, "run", &["model.embedding_dim=8", "model.bottom_mlp=[8]"]).with(SUCCESS);
+        fs::create_dir(place.path("bucket")).expect("it is new");
+        let run = place.word("run");
+        (place, run)
+    }
+
+    #[test]
+    fn exports_and_predictions_are_written_to_urls() {
+        let (place, run) = large_run();
+        let bucket = Bucket::with_faults(&place.path("bucket"), |number, _| match number % 4 {
+            1 => Some(Fault::Status(503, "SlowDown")),
+            3 => Some(Fault::Closed),
+            _ => None,
+        });
+        let export = |out: &str| ended(&bucket, &["export", &run, "--format", "safetensors", "--out", out]);
+        export(&place.word("local")).with(SUCCESS);
+        export(&bucket.url("models/large")).with(SUCCESS);
+        let [local, remote] =
+            ["local", "bucket/models/large"].map(|dir| crate::support::tree(&place.path(dir)));
+        assert!(local == remote && local["model.safetensors"].len() > 16 << 20);
+        // The parts of the table, of which no upload remains.
+        assert!(bucket.count("PUT", "model.safetensors") >= 2 && bucket.open_uploads() == 0);
+        let says = ["s3://clicks/models/large has objects already"];
+        export(&bucket.url("models/large")).with(USAGE).says(&says);
+        let triton = ["export", &run, "--format", "onnx", "--out", "s3://clicks/models/onnx"];
+        ended(&bucket, &triton).with(SUCCESS);
+        assert!(place.path("bucket/models/onnx/model.onnx").exists());
+
+        let data = place.word("data");
+        let predict = |out: &str, args: &[&str]| {
+            ended(&bucket, &[&["predict", "--run", &run, "--data", &data, "--out", out], args].concat())
+        };
+        predict(&place.word("local.csv"), &[]).with(SUCCESS);
+        let url = bucket.url("scores/day.csv");
+        predict(&url, &[]).with(SUCCESS);
+        let written = || fs::read(place.path("bucket/scores/day.csv")).unwrap();
+        assert!(written() == fs::read(place.path("local.csv")).unwrap());
+        predict(&url, &[]).with(USAGE).says(&["scores/day.csv exists already", "--force"]);
+        predict(&url, &["--force", "--part", "train"]).with(SUCCESS);
+        assert!(written().len() > 300);
+    }
+
+    #[test]
+    fn an_upload_that_fails_leaves_nothing() {
+        let (place, run) = large_run();
+        // The second part never arrives.
+        let bucket = Bucket::with_faults(&place.path("bucket"), |number, what| {
+            let is_part = what.starts_with("PUT") && what.ends_with("model.safetensors");
+            (is_part && number > 3).then_some(Fault::Status(503, "SlowDown"))
+        });
+        let url = bucket.url("models/large");
+        let mut command = command(&bucket, &["export", &run, "--format", "safetensors", "--out", &url]);
+        command.env("RANKINE_STORE_RETRY_SECONDS", "1");
+        let says = ["cannot write s3://clicks/models/large/model.safetensors: 503 Service Unavailable"];
+        Ended::of(command).with(FAILED).says(&says);
+        assert_eq!(bucket.open_uploads(), 0);
+        // Neither the weights nor the manifest, without which nobody reads the rest.
+        for name in ["model.safetensors", "model.json"] {
+            assert!(!place.path("bucket/models/large").join(name).exists(), "{name}");
+        }
+    }
+
     #[test]
     fn a_damaged_block_of_the_cache_is_fetched_again() {
         let (place, job) = place();

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,7 +35,7 @@ pub(crate) enum Fault {
     Flipped,
 }
 
-/// Decides by the number of a request, from 0, and its path.
+/// Decides by the number of a request, from 0, and by method and path: `GET /clicks/data/dataset.json`.
 type Faults = Box<dyn Fn(usize, &str) -> Option<Fault> + Send + Sync>;
 
 /// A request, as tests look at it.
@@ -119,9 +120,16 @@ impl Bucket {
         self.seen().iter().filter(|seen| seen.method == method && seen.path.contains(text)).count()
     }
 
-    /// Returns the number of uploads that were begun and neither completed nor aborted.
+    /// Returns the number of uploads with parts that were neither completed nor aborted. One without parts is begun
+    /// when the answer to the first attempt is lost.
     pub(crate) fn open_uploads(&self) -> usize {
-        self.shared.uploads.lock().expect("no thread panics").len()
+        self.shared
+            .uploads
+            .lock()
+            .expect("no thread panics")
+            .values()
+            .filter(|parts| !parts.is_empty())
+            .count()
     }
 }
 
@@ -166,7 +174,7 @@ impl Reply {
 fn serve_one(stream: &TcpStream, shared: &Shared) -> bool {
     let Some(request) = read_request(stream) else { return false };
     let number = shared.requests.fetch_add(1, Ordering::Relaxed);
-    let fault = (shared.faults)(number, &request.path);
+    let fault = (shared.faults)(number, &format!("{} {}", request.method, request.path));
     let mut reply = match fault {
         Some(Fault::Status(status, code)) => Reply::error(status, code),
         _ => shared.answer(&request),
@@ -246,9 +254,11 @@ fn decoded(text: &str) -> String {
     String::from_utf8(bytes).expect("names are UTF-8")
 }
 
-/// A tag of the contents.
-fn etag(bytes: &[u8]) -> String {
-    format!("\"{:016x}\"", xxhash_rust::xxh3::xxh3_64(bytes))
+/// A tag of a file, which changes whenever it is written.
+fn etag(path: &Path) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let of = fs::metadata(path).expect("it is there");
+    format!("\"{:x}-{:x}-{:x}{:09x}\"", of.len(), of.ino(), of.mtime(), of.mtime_nsec())
 }
 
 impl Shared {
@@ -277,7 +287,7 @@ impl Shared {
                 let mut uploads = self.uploads.lock().expect("no thread panics");
                 let Some(parts) = uploads.get_mut(id) else { return Reply::error(404, "NoSuchUpload") };
                 parts.insert(number, request.body.clone());
-                Reply::of(200, "").with("ETag", etag(&request.body))
+                Reply::of(200, "").with("ETag", format!("\"part-{number}\""))
             }
             ("POST", Some(id)) => {
                 let Some(parts) = self.uploads.lock().expect("no thread panics").remove(id) else {
@@ -287,7 +297,7 @@ impl Shared {
                 Self::put(&path, &bytes);
                 let body = format!(
                     "<CompleteMultipartUploadResult><ETag>{}</ETag></CompleteMultipartUploadResult>",
-                    etag(&bytes).replace('"', "&quot;")
+                    etag(&path).replace('"', "&quot;")
                 );
                 Reply::of(200, body)
             }
@@ -297,7 +307,7 @@ impl Shared {
             }
             ("PUT", None) => {
                 Self::put(&path, &request.body);
-                Reply::of(200, "").with("ETag", etag(&request.body))
+                Reply::of(200, "").with("ETag", etag(&path))
             }
             _ => Reply::error(405, "MethodNotAllowed"),
         }
@@ -309,23 +319,37 @@ impl Shared {
     }
 
     fn get(request: &Request, path: &Path) -> Reply {
-        let Ok(bytes) = fs::read(path) else { return Reply::error(404, "NoSuchKey") };
-        let tag = etag(&bytes);
+        let Ok(file) = fs::File::open(path) else { return Reply::error(404, "NoSuchKey") };
+        let length = file.metadata().expect("it is open").len() as usize;
+        if path.is_dir() {
+            return Reply::error(404, "NoSuchKey");
+        }
+        let tag = etag(path);
         if request.headers.get("if-match").is_some_and(|wanted| *wanted != tag) {
             return Reply::error(412, "PreconditionFailed");
         }
         let modified = "Wed, 21 Oct 2015 07:28:00 GMT";
-        if let Some(range) = request.headers.get("range").and_then(|range| range.strip_prefix("bytes=")) {
-            let (first, last) = range.split_once('-').expect("a range has two ends");
-            let (first, last): (usize, usize) =
-                (first.parse().expect("a number"), last.parse().expect("a number"));
-            let end = bytes.len().min(last + 1);
-            let reply = Reply::of(206, &bytes[first..end]).with("ETag", tag).with("Last-Modified", modified);
-            return reply.with("Content-Range", format!("bytes {first}-{}/{}", end - 1, bytes.len()));
+        let range = request.headers.get("range").and_then(|range| range.strip_prefix("bytes="));
+        let (first, end, status) = match range {
+            None => (0, length, 200),
+            Some(range) => {
+                let (first, last) = range.split_once('-').expect("a range has two ends");
+                let (first, last): (usize, usize) =
+                    (first.parse().expect("a number"), last.parse().expect("a number"));
+                (first, length.min(last + 1), 206)
+            }
+        };
+        if status == 206 && first >= length {
+            return Reply::error(416, "InvalidRange");
         }
-        let length = bytes.len();
-        let reply = Reply::of(200, bytes).with("ETag", tag).with("Last-Modified", modified);
-        reply.with("Content-Length", length)
+        let is_head = request.method == "HEAD";
+        let mut bytes = vec![0; if is_head { 0 } else { end - first }];
+        file.read_exact_at(&mut bytes, first as u64).expect("the range is within the file");
+        let reply = Reply::of(status, bytes).with("ETag", tag).with("Last-Modified", modified);
+        match status {
+            206 => reply.with("Content-Range", format!("bytes {first}-{}/{length}", end - 1)),
+            _ => reply.with("Content-Length", length),
+        }
     }
 
     /// Lists objects, at most two at a time, so that clients must ask for the rest.
@@ -362,12 +386,12 @@ impl Shared {
         keys.truncate(2);
         let mut body = format!("<ListBucketResult><IsTruncated>{more}</IsTruncated>");
         for key in &keys {
-            let bytes = fs::read(self.folder.join(key)).expect("it is there");
+            let path = self.folder.join(key);
             body += &format!(
                 "<Contents><Key>{key}</Key><LastModified>2015-10-21T07:28:00.000Z</LastModified>\
                  <ETag>{}</ETag><Size>{}</Size></Contents>",
-                etag(&bytes).replace('"', "&quot;"),
-                bytes.len()
+                etag(&path).replace('"', "&quot;"),
+                fs::metadata(&path).expect("it is there").len()
             );
         }
         for folder in &common {

@@ -1,13 +1,17 @@
 //! `rankine export`: writes a trained model for other programs.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use rankine_base::publish::refuse_inputs;
+use rankine_base::url::is_url;
 use rankine_engine::run_paths;
 use rankine_engine::source::{Artifact, ModelSource, OpenModel};
 use rankine_export::{BagLayout, OnnxInputs, TrainedModel};
 use rankine_model::logit::Correction;
+use rankine_reader::store;
+use rankine_saved::MANIFEST_NAME;
 
 use crate::{CommandError, Exit, output};
 
@@ -28,6 +32,7 @@ Examples:
   rankine export runs/criteo-1 --format onnx --out models/criteo-onnx
   rankine export runs/criteo-1 --format triton --out repository/criteo
   rankine export runs/criteo-1 --format safetensors --out models/criteo
+  rankine export runs/criteo-1 --format onnx --out s3://models/criteo-onnx
   rankine export runs/criteo-1/checkpoints/step-5000 --format safetensors --out models/criteo --data data/criteo")]
 pub(crate) struct Args {
     /// Model: the folder of a run or its name in the folder runs (its model, or its latest checkpoint if it has not
@@ -38,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     format: Format,
 
-    /// Output folder, which must be empty or not exist
+    /// Output folder, which must be empty or not exist, or its url in an object store
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
@@ -99,11 +104,61 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         ModelSource::Checkpoint(_) | ModelSource::Export(_) => Vec::new(),
     };
     refuse_inputs(&args.out, model.inputs().iter().chain(&run))?;
-    match other {
-        Some(format) => write(&model, &args, format)?,
-        None => model.export(&args.out)?,
+    match is_url(&args.out) {
+        false => export(&model, &args, &args.out, other)?,
+        true => export_to_url(&model, &args, other)?,
     }
     report(&model, &args.out, args.json)
+}
+
+fn export(
+    model: &OpenModel,
+    args: &Args,
+    out: &Path,
+    other: Option<rankine_export::Format>,
+) -> Result<(), CommandError> {
+    match other {
+        Some(format) => write(model, args, out, format),
+        None => Ok(model.export(out)?),
+    }
+}
+
+/// Exports to a temporary folder and copies its files. What tells readers that the export is there comes last.
+fn export_to_url(
+    model: &OpenModel,
+    args: &Args,
+    other: Option<rankine_export::Format>,
+) -> Result<(), CommandError> {
+    let url = &args.out;
+    if store::list(url)? != store::Listing::default() {
+        let why = "has objects already: name another url".to_owned();
+        return Err(rankine_base::Error::Exists { path: url.clone(), why }.into());
+    }
+    let temporary = tempfile::tempdir().map_err(|error| {
+        CommandError::new(Exit::Failed, format!("cannot create a temporary folder: {error}"))
+    })?;
+    // Triton's models are called like their folder.
+    let folder = temporary.path().join(url.file_name().unwrap_or("export".as_ref()));
+    export(model, args, &folder, other)?;
+    let mut files = Vec::new();
+    let mut folders = vec![folder.clone()];
+    while let Some(of) = folders.pop() {
+        let failed = |error| format!("cannot read the folder {}: {error}", of.display());
+        for entry in fs::read_dir(&of).map_err(|error| CommandError::new(Exit::Failed, failed(error)))? {
+            let path = entry.map_err(|error| CommandError::new(Exit::Failed, failed(error)))?.path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    let is_last = |file: &PathBuf| {
+        [MANIFEST_NAME, "model.onnx", "config.pbtxt"]
+            .iter()
+            .any(|name| file.file_name() == Some(name.as_ref()))
+    };
+    files.sort_unstable_by_key(|file| (is_last(file), file.clone()));
+    for file in files {
+        store::copy(&file, &url.join(file.strip_prefix(&folder).expect("it is below")))?;
+    }
+    Ok(())
 }
 
 impl Args {
@@ -137,7 +192,12 @@ impl Args {
 }
 
 /// Writes a model in the format of another system.
-fn write(model: &OpenModel, args: &Args, format: rankine_export::Format) -> Result<(), CommandError> {
+fn write(
+    model: &OpenModel,
+    args: &Args,
+    out: &Path,
+    format: rankine_export::Format,
+) -> Result<(), CommandError> {
     let ids = model.ids()?;
     if let rankine_export::Format::Triton(_) = format {
         model.check_vocabularies()?;
@@ -149,7 +209,7 @@ fn write(model: &OpenModel, args: &Args, format: rankine_export::Format) -> Resu
     };
     let written = model.with_contents(|weights, metadata| {
         let trained = TrainedModel { weights, metadata, ids: &ids, corrections: &corrections };
-        rankine_export::export(&args.out, &trained, format)
+        rankine_export::export(out, &trained, format)
     });
     Ok(written?)
 }

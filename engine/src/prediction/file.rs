@@ -6,6 +6,8 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use rankine_base::publish::{OwnOutput, PartialFile};
+use rankine_base::url::is_url;
+use rankine_reader::store::Upload;
 
 use super::error::PredictError;
 
@@ -29,6 +31,7 @@ pub(super) struct PredictionFile {
 #[derive(Debug)]
 enum Destination {
     File(PartialFile),
+    Object(Box<Upload>),
     StandardOutput(BufWriter<io::Stdout>),
 }
 
@@ -36,6 +39,7 @@ impl Write for Destination {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::File(file) => file.write(bytes),
+            Self::Object(object) => object.write(bytes),
             Self::StandardOutput(out) => out.write(bytes),
         }
     }
@@ -43,6 +47,7 @@ impl Write for Destination {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::File(file) => file.flush(),
+            Self::Object(object) => object.flush(),
             Self::StandardOutput(out) => out.flush(),
         }
     }
@@ -71,6 +76,7 @@ impl PredictionFile {
         }
         let destination = match path == Path::new(STANDARD_OUTPUT) {
             true => Destination::StandardOutput(BufWriter::new(io::stdout())),
+            false if is_url(path) => Destination::Object(Box::new(Upload::create(path, force)?)),
             false if force => Destination::File(PartialFile::create(path)?),
             false => Destination::File(PREDICTIONS.create(path)?),
         };
@@ -108,7 +114,10 @@ impl PredictionFile {
             csv::ErrorKind::Io(error) => error,
             other => io::Error::other(format!("{other:?}")),
         };
-        PredictError::Write { path: self.path.clone(), source }
+        match source.downcast::<rankine_base::Error>() {
+            Ok(of_object) => of_object.into(),
+            Err(source) => PredictError::Write { path: self.path.clone(), source },
+        }
     }
 
     /// Completes the predictions: a file gets its name, after it is on disk.
@@ -121,6 +130,7 @@ impl PredictionFile {
         })?;
         match out {
             Destination::File(file) => Ok(file.publish()?),
+            Destination::Object(object) => Ok(object.complete()?),
             // Flushed above.
             Destination::StandardOutput(_) => Ok(()),
         }

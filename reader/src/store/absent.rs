@@ -1,6 +1,7 @@
 //! Takes the place of the client in builds without object stores: every url is refused.
 
 use std::convert::Infallible;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use super::{Listing, Version};
 
 const ABSENT: Error = Error::Unsupported { doing: "read urls of object stores", feature: "cloud" };
 
-pub(super) fn read(_: &Path) -> Result<Vec<u8>> {
+pub(super) fn start_of(_: &Path) -> Result<Option<(Version, Received)>> {
     Err(ABSENT)
 }
 
@@ -47,6 +48,38 @@ impl std::ops::Deref for Absent {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
+        match self.0 {}
+    }
+}
+
+/// An object that is being written, of which there are none.
+#[derive(Debug)]
+pub struct Upload(Infallible);
+
+impl Upload {
+    /// Refuses to write an object.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    pub fn create(_: &Path, _: bool) -> Result<Self> {
+        Err(Error::Unsupported { doing: "write to urls of object stores", feature: "cloud" })
+    }
+
+    /// Makes the object visible.
+    ///
+    /// # Errors
+    /// None: there is no object.
+    pub fn complete(self) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+impl Write for Upload {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        match self.0 {}
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         match self.0 {}
     }
 }

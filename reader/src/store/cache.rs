@@ -205,7 +205,7 @@ impl BlockCache {
             return Ok(None);
         }
         let mut sum = LockedSum::lock(&self.lock)?;
-        if sum.get()? + bytes > self.options.bytes && !self.make_room(&mut sum, bytes)? {
+        if sum.get()?.saturating_add(bytes) > self.options.bytes && !self.make_room(&mut sum, bytes)? {
             return Ok(None);
         }
         let path = self.options.dir.join(PARTIAL_NAME).join(unique_suffix());
@@ -225,7 +225,7 @@ impl BlockCache {
             *candidates = found;
         }
         let mut may_replace = false;
-        while sum.get()? + bytes > self.options.bytes {
+        while sum.get()?.saturating_add(bytes) > self.options.bytes {
             let Some((path, used)) = candidates.front() else { return Ok(false) };
             if !may_replace && !is_older(*used, UNUSED_AFTER) {
                 if self.refused.fetch_add(1, Ordering::Relaxed) + 1 < ADMITTED_ONE_IN {
@@ -356,5 +356,140 @@ fn note_use(file: &File) {
     if is_noted.is_ok_and(|used| is_older(used, NOTED_AFTER)) {
         // Without the right to do so, the block is replaced earlier.
         let _ = file.set_times(FileTimes::new().set_modified(SystemTime::now()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: usize = 1000;
+    const FILE: u64 = (HEADER_BYTES + BLOCK) as u64;
+
+    fn cache(dir: &Path, blocks: u64) -> BlockCache {
+        BlockCache::open(CacheOptions { dir: dir.to_owned(), bytes: blocks * FILE }).unwrap()
+    }
+
+    fn key(number: u64) -> BlockKey {
+        let version = Version { bytes: 1 << 40, etag: Some("\"a\"".into()) };
+        BlockKey::new(Path::new("s3://clicks/train/00000.blocks"), &version, &(number..number + BLOCK as u64))
+    }
+
+    fn insert(cache: &BlockCache, number: u64) {
+        cache.insert(&key(number), &[number as u8; BLOCK]);
+    }
+
+    /// Returns whether the cache has a block; if so, it is the one that was inserted.
+    fn has(cache: &BlockCache, number: u64) -> bool {
+        let mut bytes = vec![MaybeUninit::new(0xff); BLOCK];
+        let is_hit = cache.look_up(&key(number), &mut bytes);
+        // SAFETY: every byte was initialized above.
+        assert!(!is_hit || bytes.iter().all(|byte| unsafe { byte.assume_init() } == number as u8));
+        is_hit
+    }
+
+    fn held(cache: &BlockCache) -> u64 {
+        cache.count_files().unwrap().0
+    }
+
+    /// Sets when a block was used last.
+    fn used(cache: &BlockCache, number: u64, ago: Duration) {
+        let file = File::options().write(true).open(cache.options.dir.join(key(number).path())).unwrap();
+        file.set_times(FileTimes::new().set_modified(SystemTime::now() - ago)).unwrap();
+    }
+
+    #[test]
+    fn a_block_has_the_url_the_version_and_the_range_in_its_key() {
+        let of = |url: &str, bytes, etag: Option<&str>, range: Range<u64>| {
+            BlockKey::new(Path::new(url), &Version { bytes, etag: etag.map(str::to_owned) }, &range)
+        };
+        let keys = [
+            of("s3://a/b", 9, Some("x"), 0..4),
+            of("s3://a/c", 9, Some("x"), 0..4),
+            of("s3://a/b", 8, Some("x"), 0..4),
+            of("s3://a/b", 9, Some("y"), 0..4),
+            of("s3://a/b", 9, None, 0..4),
+            of("s3://a/bx", 9, None, 0..4),
+            of("s3://a/b", 9, Some("x"), 1..4),
+            of("s3://a/b", 9, Some("x"), 0..5),
+        ];
+        for (number, key) in keys.iter().enumerate() {
+            assert!(!keys[..number].contains(key), "{number}");
+        }
+        assert_eq!(keys[0], of("s3://a/b", 9, Some("x"), 0..4));
+    }
+
+    #[test]
+    fn blocks_that_were_not_used_for_a_day_make_room_and_others_seldom() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = cache(dir.path(), 10);
+        (0..10).for_each(|number| insert(&cache, number));
+        assert!((0..10).all(|number| has(&cache, number)) && held(&cache) == 10 * FILE);
+        for number in 0..10 {
+            let hours = if number < 2 { 25 + number } else { 10 - number };
+            used(&cache, number, Duration::from_secs(hours * 3600));
+        }
+        // Looking a block up would count as a use.
+        let is_there = |number| dir.path().join(key(number).path()).exists();
+        // The least recently used first: 1, then 0.
+        insert(&cache, 20);
+        assert!(is_there(20) && !is_there(1) && is_there(0));
+        insert(&cache, 21);
+        assert!(is_there(21) && !is_there(0));
+        // Of eight further blocks, the last one replaces another: the one that was used least recently.
+        (30..38).for_each(|number| insert(&cache, number));
+        let kept: Vec<_> = (30..38).filter(|&number| is_there(number)).collect();
+        assert_eq!(kept, [37]);
+        assert!(!is_there(2) && (3..10).all(is_there));
+        assert_eq!(held(&cache), 10 * FILE);
+        // A use counts, though the block was a candidate before.
+        assert!(has(&cache, 3));
+        (40..48).for_each(|number| insert(&cache, number));
+        assert!(is_there(3) && !is_there(4) && is_there(47));
+    }
+
+    #[test]
+    fn a_block_that_is_larger_than_the_cache_is_not_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = BlockCache::open(CacheOptions { dir: dir.path().to_owned(), bytes: FILE - 1 }).unwrap();
+        insert(&cache, 1);
+        assert!(!has(&cache, 1) && held(&cache) == 0);
+    }
+
+    #[test]
+    fn threads_of_several_caches_stay_within_the_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let cache = cache(dir.path(), 50);
+                scope.spawn(move || {
+                    for number in 0..100 {
+                        // Half of the blocks are common to all threads.
+                        let number = if number % 2 == 0 { number } else { 1000 * (thread + 1) + number };
+                        insert(&cache, number);
+                        assert!(held(&cache) <= 51 * FILE, "a file that is renamed may be counted twice");
+                    }
+                });
+            }
+        });
+        let cache = cache(dir.path(), 50);
+        assert!(held(&cache) <= 50 * FILE && held(&cache) > 45 * FILE);
+    }
+
+    #[test]
+    fn a_sum_that_a_killed_process_left_is_put_right() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = cache(dir.path(), 10);
+        insert(&cache, 1);
+        LockedSum::lock(&cache.lock).unwrap().set(u64::MAX / 2).unwrap();
+        let left = dir.path().join(PARTIAL_NAME).join("left");
+        fs::write(&left, [0; BLOCK]).unwrap();
+        let old = FileTimes::new().set_modified(SystemTime::now() - 2 * ABANDONED_AFTER);
+        File::options().write(true).open(&left).unwrap().set_times(old).unwrap();
+        // A file of somebody else.
+        fs::write(dir.path().join("notes"), "kept").unwrap();
+        insert(&cache, 2);
+        assert!(has(&cache, 1) && has(&cache, 2));
+        assert!(!left.exists() && dir.path().join("notes").exists());
     }
 }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::error::Error as _;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -27,9 +27,12 @@ use object_store::client::{
     ReqwestConnector,
 };
 use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Key;
-use object_store::{ClientOptions, GetOptions, GetRange, ObjectStore, RetryConfig};
-use rankine_base::error::{Error, IoContext, Result};
+use object_store::{
+    ClientOptions, GetOptions, GetRange, MultipartId, ObjectStore, PutOptions, PutPayload, RetryConfig,
+};
+use rankine_base::error::{Error, Result};
 use rankine_base::url::ObjectUrl;
 // Only its features are set: TLS by rustls, with the provider that is installed below.
 use reqwest as _;
@@ -37,7 +40,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::counters::{count_bytes, count_request, count_retry};
-use super::{Listing, ObjectReader, Version, changed};
+use super::{Listing, Version, changed, is_missing};
 
 /// The variable with the seconds after which failing requests are no longer repeated.
 const RETRY_VARIABLE: &str = "RANKINE_STORE_RETRY_SECONDS";
@@ -101,19 +104,12 @@ async fn get(at: Located, version: Version, range: Range<u64>) -> Result<Receive
     Ok(bytes)
 }
 
-/// Reads a whole object.
+/// Returns the version of an object, and the bytes at its start, in one request; `None` if it is empty.
 ///
 /// # Errors
-/// As [`version`] and [`range`].
-pub(super) fn read(url: &Path) -> Result<Vec<u8>> {
-    // The first answer says how long the object is.
-    let Some((version, first)) = Located::of(url)?.start("read", get_first)?.wait()? else {
-        return Ok(Vec::new());
-    };
-    let mut bytes = first.to_vec();
-    let rest = ObjectReader::new(url, &version, bytes.len() as u64).read_to_end(&mut bytes);
-    rest.context("read", url)?;
-    Ok(bytes)
+/// As [`version`].
+pub(super) fn start_of(url: &Path) -> Result<Option<(Version, Received)>> {
+    Located::of(url)?.start("read", get_first)?.wait()
 }
 
 /// Lists what is directly below an url.
@@ -133,6 +129,81 @@ pub(super) fn list(url: &Path) -> Result<Listing> {
     };
     let objects = urls(found.objects.into_iter().map(|object| object.location).collect());
     Ok(Listing { objects, folders: urls(found.common_prefixes) })
+}
+
+/// What a store calls an upload.
+#[derive(Debug, Clone)]
+pub(super) struct UploadId(MultipartId);
+
+/// What a store calls a part of an upload.
+pub(super) type Part = PartId;
+
+/// Writes an object at once.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(super) fn put(url: &Path, bytes: Vec<u8>) -> Result<()> {
+    let payload = PutPayload::from(bytes);
+    let put = move |at: Located| {
+        let payload = payload.clone();
+        async move {
+            at.store.put_opts(&at.key, payload, PutOptions::default()).await.map(drop).map_err(Failure::of)
+        }
+    };
+    Located::of(url)?.start("write", put)?.wait()
+}
+
+/// Begins an upload in parts.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(super) fn begin_upload(url: &Path) -> Result<UploadId> {
+    let begin = |at: Located| async move { at.uploads.create_multipart(&at.key).await.map_err(Failure::of) };
+    Located::of(url)?.start("write", begin)?.wait().map(UploadId)
+}
+
+/// Starts to send the part with this number, from 0.
+///
+/// # Errors
+/// If the thread of requests cannot be started.
+pub(super) fn start_part(url: &Path, id: &UploadId, number: usize, bytes: Vec<u8>) -> Result<Pending<Part>> {
+    let (UploadId(id), payload) = (id.clone(), PutPayload::from(bytes));
+    let send = move |at: Located| {
+        let (id, payload) = (id.clone(), payload.clone());
+        async move { at.uploads.put_part(&at.key, &id, number, payload).await.map_err(Failure::of) }
+    };
+    Located::of(url)?.start("write", send)
+}
+
+/// Joins the parts of an upload to an object of this length.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(super) fn complete(url: &Path, id: &UploadId, parts: Vec<Part>, bytes: u64) -> Result<()> {
+    let UploadId(id) = id.clone();
+    let join = move |at: Located| {
+        let (id, parts) = (id.clone(), parts.clone());
+        async move { at.uploads.complete_multipart(&at.key, &id, parts).await.map(drop).map_err(Failure::of) }
+    };
+    let outcome = Located::of(url)?.start("write", join)?.wait();
+    // If the answer to an attempt was lost, the next one finds no upload any more.
+    match outcome {
+        Err(error) if is_missing(&error) && version(url).is_ok_and(|now| now.bytes == bytes) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Discards an upload.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(super) fn abort(url: &Path, id: &UploadId) -> Result<()> {
+    let UploadId(id) = id.clone();
+    let discard = move |at: Located| {
+        let id = id.clone();
+        async move { at.uploads.abort_multipart(&at.key, &id).await.map_err(Failure::of) }
+    };
+    Located::of(url)?.start("discard parts of", discard)?.wait()
 }
 
 /// Gets the first range of an object whose length is not known; `None` if it is empty.
@@ -184,6 +255,7 @@ impl<T> Pending<T> {
 struct Located {
     url: PathBuf,
     store: Arc<dyn ObjectStore>,
+    uploads: Arc<dyn MultipartStore>,
     key: Key,
 }
 
@@ -196,7 +268,8 @@ impl Located {
             let what = format!("{} has characters that no object may have in its name", url.display());
             Error::unsuitable(url, what)
         })?;
-        Ok(Self { url: url.to_owned(), store: client()?.bucket(parsed)?, key })
+        let Bucket { store, uploads } = client()?.bucket(parsed)?;
+        Ok(Self { url: url.to_owned(), store, uploads, key })
     }
 
     /// Starts an operation on the thread of requests, which repeats it as often as it may succeed.
@@ -387,8 +460,22 @@ struct Client {
     buckets: Mutex<Buckets>,
 }
 
-/// Stores by scheme and bucket.
-type Buckets = HashMap<(&'static str, String), Arc<dyn ObjectStore>>;
+/// By scheme and name.
+type Buckets = HashMap<(&'static str, String), Bucket>;
+
+/// A bucket, as a store of objects and of parts of objects.
+#[derive(Clone)]
+struct Bucket {
+    store: Arc<dyn ObjectStore>,
+    uploads: Arc<dyn MultipartStore>,
+}
+
+impl Bucket {
+    fn new(store: impl ObjectStore + MultipartStore) -> Self {
+        let store = Arc::new(store);
+        Self { store: Arc::clone(&store) as _, uploads: store }
+    }
+}
 
 /// Returns the client of the process: connections and credentials are shared by all that is read.
 fn client() -> Result<&'static Client> {
@@ -417,11 +504,11 @@ impl Client {
         Ok(Self { runtime: handle, patience: patience()?, buckets: Mutex::default() })
     }
 
-    fn bucket(&self, url: ObjectUrl<'_>) -> Result<Arc<dyn ObjectStore>> {
+    fn bucket(&self, url: ObjectUrl<'_>) -> Result<Bucket> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (url.scheme, url.bucket.to_owned());
         if let Some(store) = buckets.get(&key) {
-            return Ok(Arc::clone(store));
+            return Ok(store.clone());
         }
         let store = connect(url).map_err(|_| {
             // The error may quote what is wrong, and that may be a secret.
@@ -436,7 +523,7 @@ impl Client {
             );
             Error::setting("environment", what)
         })?;
-        buckets.insert(key, Arc::clone(&store));
+        buckets.insert(key, store.clone());
         Ok(store)
     }
 }
@@ -449,21 +536,21 @@ fn patience() -> Result<Duration> {
 }
 
 /// Opens a bucket with the settings in the environment.
-fn connect(url: ObjectUrl<'_>) -> object_store::Result<Arc<dyn ObjectStore>> {
+fn connect(url: ObjectUrl<'_>) -> object_store::Result<Bucket> {
     // [`Located::repeat`] counts and bounds all retries.
     let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
     Ok(match url.scheme {
         "s3" => {
             let builder = AmazonS3Builder::from_env().with_bucket_name(url.bucket);
-            Arc::new(builder.with_retry(retry).with_http_connector(MeteredConnector).build()?)
+            Bucket::new(builder.with_retry(retry).with_http_connector(MeteredConnector).build()?)
         }
         "gs" => {
             let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(url.bucket);
-            Arc::new(builder.with_retry(retry).with_http_connector(MeteredConnector).build()?)
+            Bucket::new(builder.with_retry(retry).with_http_connector(MeteredConnector).build()?)
         }
         _ => {
             let builder = MicrosoftAzureBuilder::from_env().with_container_name(url.bucket);
-            Arc::new(builder.with_retry(retry).with_http_connector(MeteredConnector).build()?)
+            Bucket::new(builder.with_retry(retry).with_http_connector(MeteredConnector).build()?)
         }
     })
 }

@@ -14,10 +14,12 @@ mod client;
 mod cache;
 mod counters;
 mod reader;
+#[cfg(feature = "cloud")]
+mod upload;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,9 +29,13 @@ use rankine_base::url::is_url;
 
 pub(crate) use cache::BlockKey;
 pub use cache::{BlockCache, CacheOptions};
+#[cfg(not(feature = "cloud"))]
+pub use client::Upload;
 pub(crate) use client::range;
 pub use counters::{StoreCounts, counts};
 pub(crate) use reader::ObjectReader;
+#[cfg(feature = "cloud")]
+pub use upload::Upload;
 
 /// The version of an object: what it was when it was first looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +71,11 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     if !is_url(path) {
         return read_regular(path).context("read", path);
     }
-    client::read(path)
+    let Some((version, start)) = client::start_of(path)? else { return Ok(Vec::new()) };
+    let mut bytes = start.to_vec();
+    let mut rest = ObjectReader::new(path, &version, bytes.len() as u64);
+    rest.read_to_end(&mut bytes).context("read", path)?;
+    Ok(bytes)
 }
 
 /// Returns whether a file or an object exists.
@@ -117,6 +127,17 @@ pub fn list(url: &Path) -> Result<Listing> {
 /// As [`list`].
 pub fn has_object(url: &Path) -> Result<bool> {
     exists(url)
+}
+
+/// Copies a local file to an url. The object appears whole or not at all.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Exists`] if there is an object already.
+pub fn copy(file: &Path, url: &Path) -> Result<()> {
+    let mut upload = Upload::create(url, false)?;
+    let mut file = File::open(file).context("open", file)?;
+    io::copy(&mut file, &mut upload).context("write", url)?;
+    upload.complete()
 }
 
 /// Returns whether an error says that a file or an object does not exist.
