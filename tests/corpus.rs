@@ -20,6 +20,7 @@ use fuzz::{CSV_SCHEMAS, error_text, lenient, read_checkpoint, read_dataset, stre
 use hostile::{alone, read, read_variants, read_within, variants};
 use rankine::job::Job;
 use rankine_base::sealed;
+use rankine_checkpoint::{STRIPE_BYTES, striped_checksum};
 use rankine_engine::training::{TrainOptions, train};
 use rankine_reader::Dataset;
 use rankine_reader::convert::{
@@ -360,7 +361,8 @@ fn models() {
     }
     for (case, bytes) in variants(&weights, false) {
         let mut content = content.clone();
-        (content["weights"]["bytes"], content["weights"]["xxh3"]) = (bytes.len().into(), checksum(&bytes));
+        let sum = striped_checksum(&bytes, STRIPE_BYTES).to_string();
+        (content["weights"]["bytes"], content["weights"]["xxh3"]) = (bytes.len().into(), sum.into());
         fs::write(&manifest, seal(&content)).unwrap();
         fs::write(dir.join("model.safetensors"), &bytes).unwrap();
         read("model.safetensors with a valid checksum", &case, bytes.len() + weights.len(), load);

@@ -4,13 +4,15 @@ use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use rankine_base::sealed::Checksum;
+use rankine_checkpoint::striped_checksum;
 use rankine_engine::prediction::{PredictionOptions, Predictions, RowOptions, predict_rows};
 use rankine_reader::convert::BadLimit;
 use rankine_saved::SavedModel;
 use serde_json::Value;
 
 use super::checkpoint::train_small;
-use super::sealed::{Seal, checksum, compact, set, set_checksum};
+use super::sealed::{Seal, compact, set, set_checksum};
 use super::{Reader, TempFolder, error_text, sections};
 
 /// The files of a model and a file of rows; the manifest is the content without the seal, and its checksums and
@@ -43,7 +45,12 @@ impl Reader for Model {
         let [manifest, weights, vocabulary, rows] = sections::split(bytes);
         let mut manifest: Value = serde_json::from_slice(manifest).map_err(error_text)?;
         set(&mut manifest, "/weights/bytes", weights.len());
-        set(&mut manifest, "/weights/xxh3", checksum(weights));
+        let stripe_bytes = manifest.pointer("/weights_stripe_bytes").and_then(Value::as_u64).unwrap_or(0);
+        let sum = match stripe_bytes as usize {
+            0 => Checksum::of(weights),
+            stripe_bytes => striped_checksum(weights, stripe_bytes),
+        };
+        set(&mut manifest, "/weights/xxh3", sum.to_string());
         set_checksum(&mut manifest, "/vocabularies", VOCABULARY, vocabulary);
         for (name, bytes) in
             [(MANIFEST, self.seal.seal(&manifest).as_bytes()), (WEIGHTS, weights), (VOCABULARY, vocabulary)]

@@ -19,7 +19,7 @@ use crate::support::{self, Ended, Place, SUCCESS, json_file, json_lines, rankine
 /// bf16 and fp16 may turn one into an error of 2^-9 of a weight.
 const OTHER_ROUNDING: f64 = 0.02;
 /// Folders of fixtures, all below `tests/formats`. Together they are at most as large as this.
-const BYTES_MAX: usize = 1 << 20;
+const BYTES_MAX: usize = 3 << 19;
 
 fn formats() -> PathBuf {
     root().join("tests/formats")

@@ -285,8 +285,8 @@ def test_damaged_and_newer_models_are_refused(films: Films, tmp_path: Path) -> N
 
     def renew(model: Path) -> None:
         text = (model / "model.json").read_text()
-        assert '"format": 3' in text
-        (model / "model.json").write_text(text.replace('"format": 3', '"format": 99'))
+        assert '"format": 5' in text
+        (model / "model.json").write_text(text.replace('"format": 5', '"format": 99'))
 
     for change, words in [(damage, "model.safetensors is damaged"), (renew, "99")]:
         message, of_command = refusal(change)

@@ -51,8 +51,8 @@ const WEIGHTS_NAME: &str = "model.safetensors";
 pub const MANIFEST_NAME: &str = "model.json";
 const KIND: &str = "rankine model";
 const FORMAT: u32 = 5;
-/// Formats that are read, but no longer written. The checksum of their weights is not by stripes; format 4 is for labels
-/// that state the share of negatives that were kept, and format 2 has no job.
+/// Formats that are read, but no longer written. The checksum of their weights is not by stripes; format 4 is for
+/// labels that state the share of negatives that were kept, and format 2 has no job.
 const FORMATS_BEFORE: [u32; 3] = [2, 3, 4];
 /// Lengths of stripes that are read.
 const STRIPES_BYTES: RangeInclusive<usize> = 4096..=1 << 30;
