@@ -243,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// A library with one GPU, `GPU-1`, written against nvml.h: names, types and units are those of NVIDIA.
+    /// A library with one GPU, `GPU-1`, written against nvml.h, with its names, types and units.
     const FAKE: &str = r#"
         #include <string.h>
         typedef unsigned long long u64;

@@ -221,7 +221,7 @@ fn lists_are_sent_and_marked(bench: &Bench, words: &mut Random, named: &Named) -
     let expected: Vec<_> = named.rows[..nodes].iter().map(list).collect();
     lists.check(bench, "lists", &expected)?;
 
-    // As if each node had sent such a list, of which those of others have arrived up to a length.
+    // As if each node had sent such a list; the other nodes' lists have arrived up to a length.
     let there = words.one_of(&[0, 5, ROWS as usize, 2 * ROWS as usize]);
     let received: Vec<_> = (0..nodes).map(|_| (some_rows(words, ROWS), words.below(900) as u32)).collect();
     let wanted: Vec<_> = received.iter().map(|(rows, _)| words.below(1 + rows.len() as u64) as u32).collect();

@@ -107,8 +107,8 @@ pub struct BatchShape {
 }
 
 impl ModelSetup {
-    /// Creates the gates that keep copies from the host apart from transfers between nodes, one per GPU of this process;
-    /// none if copies need not wait.
+    /// Creates the gates that keep copies from the host apart from transfers between nodes, one per GPU of this
+    /// process; none if copies need not wait.
     pub(super) fn copy_gates(&self) -> Result<Vec<Arc<CopyGate>>> {
         if !self.execution.gates_copies || self.nodes == 1 {
             return Ok(Vec::new());

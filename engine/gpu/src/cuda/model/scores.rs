@@ -39,8 +39,8 @@ impl CudaModel {
     /// Starts an evaluation, after all work started before is done.
     ///
     /// # Panics
-    /// If there are more samples than [`crate::cuda::CudaEvaluation::fits`] allows, or none; or if the scores of the last
-    /// evaluation are neither ranked nor dropped.
+    /// If there are more samples than [`crate::cuda::CudaEvaluation::fits`] allows, or none; or if the scores of the
+    /// last evaluation are neither ranked nor dropped.
     ///
     /// # Errors
     /// If an operation of a GPU failed, ids of earlier batches were out of range, or there is too little memory.
