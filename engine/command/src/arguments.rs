@@ -4,28 +4,28 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use rankine_base::InvalidValue;
-use rankine_base::size::parse_size;
+use rankine_base::size::parse_whole;
 use rankine_job::{Count, NonNegative, RankCount, ThreadCount};
 use rankine_model::overlap::Overlap;
 use rankine_reader::Part;
 
 /// Parses a count of at least one. Digits may be grouped: 1_000_000.
 pub(crate) fn count(text: &str) -> Result<Count, InvalidValue> {
-    whole(text)
+    parse_whole(text)
         .and_then(Count::new)
         .ok_or_else(|| InvalidValue::expected(text, "a whole number of 1 or more"))
 }
 
 /// Parses a number of threads.
 pub(crate) fn threads(text: &str) -> Result<ThreadCount, InvalidValue> {
-    whole(text)
+    parse_whole(text)
         .and_then(|number| ThreadCount::new(number.try_into().ok()?))
         .ok_or_else(|| InvalidValue::expected(text, "a whole number from 1 to 4096"))
 }
 
 /// Parses a number of ranks or nodes.
 pub(crate) fn ranks(text: &str) -> Result<RankCount, InvalidValue> {
-    whole(text)
+    parse_whole(text)
         .and_then(|number| RankCount::new(number.try_into().ok()?))
         .ok_or_else(|| InvalidValue::expected(text, "a whole number from 1 to 4096"))
 }
@@ -61,17 +61,6 @@ pub(crate) fn overlap(text: &str) -> Result<Overlap, InvalidValue> {
     Overlap::ALL.into_iter().find(|overlap| overlap.name() == text).ok_or_else(|| {
         InvalidValue::expected(text, format!("one of {}", Overlap::ALL.map(Overlap::name).join(", ")))
     })
-}
-
-/// Parses a size: see [`parse_size`].
-pub(crate) fn bytes(text: &str) -> Result<u64, InvalidValue> {
-    parse_size(text)
-}
-
-/// Parses digits, which may be grouped.
-fn whole(text: &str) -> Option<u64> {
-    let digits = text.replace('_', "");
-    digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 #[cfg(test)]

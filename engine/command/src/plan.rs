@@ -56,7 +56,7 @@ pub(crate) struct Args {
     machine: Option<String>,
 
     /// Memory per rank, such as 80GiB [default: that of the machine]
-    #[arg(long, value_name = "SIZE", value_parser = arguments::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = rankine_base::size::parse_size)]
     memory: Option<u64>,
 
     /// Number of samples, drawn from the whole dataset, to estimate frequencies from [default:

@@ -98,7 +98,7 @@ pub(super) struct NamedColumnArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct CountArgs {
     /// Memory for counting categories, such as 512MiB or 2GiB; beyond it, counts are kept in temporary files
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = super::arguments::bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = rankine_base::size::parse_size)]
     memory: u64,
 }
 

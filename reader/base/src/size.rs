@@ -25,7 +25,7 @@ fn parse_bytes(text: &str) -> Option<u64> {
         ("B", 1),
     ];
     let unit = UNITS.iter().find_map(|&(unit, bytes)| Some((text.strip_suffix(unit)?.trim_end(), bytes)));
-    let Some((number, unit)) = unit else { return whole(text) };
+    let Some((number, unit)) = unit else { return parse_whole(text) };
     let (number, fraction) = match number.split_once('.') {
         Some((number, fraction)) if unit > 1 => (number, fraction),
         Some(_) => return None,
@@ -36,11 +36,11 @@ fn parse_bytes(text: &str) -> Option<u64> {
         return None;
     }
     let part = fraction.parse::<u128>().ok()? * unit / 10u128.pow(fraction.len() as u32);
-    u64::try_from(u128::from(whole(number)?) * unit + part).ok()
+    u64::try_from(u128::from(parse_whole(number)?) * unit + part).ok()
 }
 
-/// Parses digits, which may be grouped.
-fn whole(text: &str) -> Option<u64> {
+/// Parses a whole number, whose digits may be grouped: `1_000_000`. `None` for any other text.
+pub fn parse_whole(text: &str) -> Option<u64> {
     let digits = text.replace('_', "");
     digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
 }

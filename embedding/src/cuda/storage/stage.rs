@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rankine_cuda::kernels::Pack;
-use rankine_cuda::{Buffer, Device, Lane, Moment, PinnedBuffer};
+use rankine_cuda::{Buffer, Device, Lane, Moment, PinnedBuffer, Pointer};
 use rayon::prelude::*;
 
 use crate::cuda::blocks;
@@ -49,6 +49,16 @@ impl TableRows<'_> {
     pub(crate) fn words(&self) -> usize {
         self.rows * self.row_words
     }
+
+    /// Where the rows begin in the GPU's memory.
+    ///
+    /// # Panics
+    /// If the table has fewer rows.
+    fn begin(&self) -> Pointer<f32> {
+        let (first, end) = (self.first, self.first + self.words());
+        assert!(end <= self.table.len(), "words {first} to {end} of {}", self.table.len());
+        self.table.pointer().element(first)
+    }
 }
 
 impl StagingPiece {
@@ -82,11 +92,10 @@ impl StagingMemory {
         from: TableRows<'_>,
         visit: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<()> {
-        let (TableRows { table, first, row_words, .. }, words) = (from, from.words());
-        assert!(first + words <= table.len(), "words {first} to {} of {}", first + words, table.len());
+        let (begin, words, row_words) = (from.begin(), from.words(), from.row_words);
         let at_once = (PIECE_WORDS / row_words).max(1);
         let download = |half: &mut StagingPiece, number: usize, words: usize| {
-            let from = table.pointer().element(first + number * at_once * row_words);
+            let from = begin.element(number * at_once * row_words);
             // SAFETY: the words belong to the table, and nobody uses the memory until they have arrived.
             Ok(unsafe { lane.download(from, &mut half.words, words) }?)
         };
@@ -106,9 +115,9 @@ impl StagingMemory {
         positions: &[u64],
         to: &mut [f32],
     ) -> Result<()> {
-        let TableRows { table, first, rows, row_words } = from;
+        let TableRows { rows, row_words, .. } = from;
         assert_eq!(to.len(), positions.len() * row_words, "room for the rows");
-        assert!(first + rows * row_words <= table.len(), "the table has the rows");
+        let begin = from.begin();
         let at_once = (PIECE_WORDS / row_words).clamp(1, PIECE_ROWS);
         let mut pieces = positions.chunks(at_once);
         let pack = |half: &mut StagingPiece, _: usize, _: usize| {
@@ -121,7 +130,7 @@ impl StagingMemory {
                 }
             });
             let pack = Pack {
-                rows: table.pointer().element(first),
+                rows: begin,
                 positions: half.positions.device_pointer()?,
                 packed: half.words.device_pointer()?,
                 count: piece.len() as u32,
@@ -149,21 +158,19 @@ impl StagingMemory {
         whole: bool,
         edit: &mut dyn FnMut(&mut [f32]),
     ) -> Result<()> {
-        let (TableRows { table, first, .. }, words) = (rows, rows.words());
-        assert!(first + words <= table.len(), "words {first} to {} of {}", first + words, table.len());
+        let (begin, words) = (rows.begin(), rows.words());
         let mut locked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let [half, _] = self.halves(lane, &mut locked)?;
-        let place = table.pointer().element(first);
         lane.synchronize()?;
         if !whole {
             // SAFETY: the words belong to the table, and nobody uses the memory until they have arrived.
-            unsafe { lane.download(place, &mut half.words, words) }?;
+            unsafe { lane.download(begin, &mut half.words, words) }?;
             lane.synchronize()?;
         }
         let words = &mut half.words.elements_mut()[..words];
         edit(words);
         // SAFETY: the words belong to the table, and the memory is not changed before the lane has been waited for.
-        unsafe { lane.upload_bytes(bytemuck::cast_slice(words), place.cast()) }?;
+        unsafe { lane.upload_bytes(bytemuck::cast_slice(words), begin.cast()) }?;
         Ok(lane.synchronize()?)
     }
 

@@ -56,7 +56,7 @@ struct Read {
     queue_depth: u32,
 
     /// Maximum amount of data to read, such as 512MiB or 2GiB
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = arguments::bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = rankine_base::size::parse_size)]
     bytes: u64,
 
     /// Number of passes; the median is reported
