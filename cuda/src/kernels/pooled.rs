@@ -77,7 +77,7 @@ pub struct Pooling {
     pub owners: u32,
     /// Of rows that take turns, how many follow each other at an owner.
     pub owner_rows: u32,
-    /// Ids of such rows are divided by this before they are written.
+    /// For rows that take turns, an id is divided by this before it is sent.
     pub turns: u32,
     /// Elements from one sample's parts to the next one's, a multiple of 4.
     pub width: u32,

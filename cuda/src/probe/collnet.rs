@@ -29,7 +29,7 @@ pub enum CollNetMissing {
         /// The number that `ncclGetVersion` returns, such as 22605 for 2.26.5.
         version: i32,
     },
-    /// NCCL is told to load no plugin.
+    /// `NCCL_NET_PLUGIN` disables plugins.
     #[error("NCCL_NET_PLUGIN is \"none\"")]
     Disabled,
     /// The plugin is not found, or cannot be loaded.

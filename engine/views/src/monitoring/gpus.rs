@@ -32,8 +32,8 @@ const FAMILIES: [Family; 8] = [
     gauge(
         "rankine_gpu_utilization_ratio",
         LABELS,
-        "Share of the last second or less in which a kernel ran on the GPU. It does not tell how well kernels use the \
-         GPU.",
+        "Fraction of the last sample period (at most one second) in which a kernel was running. It does not measure \
+         how well kernels use the GPU.",
     ),
     gauge(
         "rankine_gpu_memory_used_bytes",
