@@ -30,7 +30,8 @@ struct Dot {
     u32 stride;
     // Whether the first vector is the output of a ReLU, which its gradients then go through.
     u32 relu;
-    u32 reserved;
+    // Forward: whether a backward pass follows.
+    u32 learns;
 };
 
 // Rows in shared memory are padded by this much, so that they do not start in the same bank.
@@ -321,7 +322,8 @@ struct GatheredVectors {
         for (u32 i = lane; i < (p.count - 1) * fours; i += WARP) {
             const float4 values = sample < there ? rows[i] : make_float4(0, 0, 0, 0);
             store4(z + vector * stride + column, values);
-            stream4(vectors + vector * p.dim + column, values);
+            // The backward pass reads them.
+            if (p.learns != 0) stream4(vectors + vector * p.dim + column, values);
             vector += step;
             column += step_columns;
             if (column >= p.dim) {
@@ -409,8 +411,7 @@ struct DotFp8 {
     Fp8Scaling* scaling;
     // The samples rounded up to a multiple of 16, or more.
     u32 turned_stride;
-    // Whether a backward pass follows, which needs the transposed copy and the largest magnitude.
-    u32 learns;
+    u32 reserved;
 };
 
 // Samples that make a word of a transposed row: those of a warp. A block makes four words of each row at a time.
@@ -481,7 +482,7 @@ __device__ inline void dot_forward_fp8(const DotFp8& q, const FROM& from, float4
             uint4* to = reinterpret_cast<uint4*>(q.rows + u64(sample) * p.stride);
             for (u32 k = lane; k < p.stride / sizeof(uint4); k += WARP) to[k] = pieces[k];
         }
-        if (q.learns == 0) continue;
+        if (p.learns == 0) continue;
         __syncwarp();
         turn(results, p.stride, reinterpret_cast<u32*>(own + words_at));
         __syncthreads();
@@ -493,7 +494,7 @@ __device__ inline void dot_forward_fp8(const DotFp8& q, const FROM& from, float4
         // The next vectors may overwrite the words.
         __syncthreads();
     }
-    if (q.learns != 0) observe_in_warp(q.scaling, largest);
+    if (p.learns != 0) observe_in_warp(q.scaling, largest);
 }
 
 // The largest absolute values; NaN if any was NaN.

@@ -70,7 +70,7 @@ fn dots_are_the_sums<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
         passed: passed as u32,
         stride: stride as u32,
         relu: u32::from(relu),
-        reserved: 0,
+        learns: 1,
     };
     let back = Dot { products: back_at.pointer(), ..dot };
     // SAFETY: the buffers have these lengths.

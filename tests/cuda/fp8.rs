@@ -250,7 +250,7 @@ fn dot_products_become_fp8(bench: &Bench, words: &mut Words) -> Outcome {
         passed: passed as u32,
         stride: columns as u32,
         relu: 0,
-        reserved: 0,
+        learns: learns.into(),
     };
     let out = Tensor::poison(bench, (samples, columns), words.one_of(&[0.3, 100.0]))?;
     let tensor = out.on_gpu();
@@ -260,7 +260,7 @@ fn dot_products_become_fp8(bench: &Bench, words: &mut Words) -> Outcome {
         turned: tensor.turned.pointer,
         scaling: tensor.scaling,
         turned_stride: tensor.turned.stride as u32,
-        learns: learns.into(),
+        reserved: 0,
     };
     // SAFETY: the buffers have these lengths.
     unsafe {

@@ -34,11 +34,12 @@ pub struct Dot<T> {
     pub stride: u32,
     /// 1 if the first vector is the output of a ReLU, else 0.
     pub relu: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Forward: 1 if a backward pass follows, else 0.
+    pub learns: u32,
 }
 
-/// The forward pass to fp8: its results are rounded to bf16 and then to fp8, and only the latter are written.
+/// The forward pass to fp8: its results are rounded to bf16 and then to fp8, and only the latter are written. The
+/// transposed matrix and the largest magnitude are for a backward pass.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct DotFp8 {
@@ -54,8 +55,8 @@ pub struct DotFp8 {
     /// Elements from one transposed row to the next: the samples rounded up to a multiple of [`FP8_MULTIPLE`], or
     /// more.
     pub turned_stride: u32,
-    /// 1 if the transposed matrix is written and the largest magnitude is recorded, else 0.
-    pub learns: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Tables on this GPU, of which each vector of a sample but the first is a row.
@@ -72,7 +73,7 @@ pub struct TableRows {
     pub samples_count: Pointer<u32>,
 }
 
-/// The forward pass from the first vector and rows of tables, which also writes the other vectors.
+/// The forward pass from the first vector and rows of tables. It writes the other vectors if a backward pass follows.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct DotOfRows<T> {

@@ -240,7 +240,7 @@ impl<T: Element> GpuRank<T> {
             look_ups,
             distinct_rows,
             ranks: layout.ranks() as u64,
-            interaction_looks_up: self.tables.rows_for(&self.network, ids).is_some(),
+            interaction_looks_up: self.tables.rows_for(&self.network, true, ids).is_some(),
         })
     }
 
@@ -649,7 +649,7 @@ fn enqueue_pass<T: Element>(
     // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
     unsafe {
         network.bottom_forward(main, input, plan)?;
-        let rows = tables.and_then(|tables| tables.rows_for(network, batch.ids));
+        let rows = tables.and_then(|tables| tables.rows_for(network, false, batch.ids));
         if let (Some(tables), None) = (tables, rows) {
             tables.look_up(main, batch, samples, network.vectors())?;
         }

@@ -93,7 +93,7 @@ impl<T: Element> Iteration<'_, T> {
 
     /// The rows that the interaction looks up itself, instead of the look-ups before it.
     fn rows(&self) -> Option<TableRows> {
-        self.tables.rows_for(self.network, self.input.ids)
+        self.tables.rows_for(self.network, true, self.input.ids)
     }
 
     fn batch(&self) -> RoutedBatch {
@@ -124,7 +124,7 @@ impl<T: Element> Iteration<'_, T> {
     pub(super) unsafe fn enqueue_all(&self, lanes: &Lanes<'_>) -> Result<()> {
         let (main, look_ups) = (lanes.main, lanes.of(Overlap::LookUps));
         let (routes, dense) = (lanes.of(Overlap::Routes), lanes.of(Overlap::DenseUpdate));
-        let Lanes { started, looked_up, routed, verdict_done, updated, .. } = lanes;
+        let Lanes { started, looked_up, routed, reduced, verdict_done, updated, .. } = lanes;
         main.record(started)?;
         look_ups.wait(started)?;
         // SAFETY: the caller vouches for the data. The lanes order the work: tables and parameters change only after
@@ -150,8 +150,12 @@ impl<T: Element> Iteration<'_, T> {
             }
             self.enqueue(Phase::Verdict, main)?;
             main.record(verdict_done)?;
-            // The tables' update takes longest, so the dense one runs in parallel with it.
+            // The tables' update takes longest, so the dense one runs in parallel with it, and with the gradients of
+            // rows that are still on their way to the owners.
             dense.wait(verdict_done)?;
+            if self.group.is_some() {
+                main.wait(reduced)?;
+            }
             self.enqueue(Phase::UpdateTables, main)?;
             self.enqueue(Phase::UpdateDense, dense)?;
             if self.group.is_some() {
@@ -201,7 +205,7 @@ impl<T: Element> Iteration<'_, T> {
 
     /// Enqueues the backward pass with several ranks. Dense gradients that are complete are all-reduced while the rest
     /// is computed; so weight gradients come as early as possible, on the lane of the backward pass. Row gradients are
-    /// sent to their owners in parallel with all of this.
+    /// sent to their owners in parallel with all of this; only the tables' update waits for them.
     ///
     /// # Safety
     /// As for [`Iteration::enqueue`].
@@ -242,7 +246,6 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::AllReduceBottom, sums)?;
             sums.record(summed)?;
             main.wait(summed)?;
-            main.wait(reduced)?;
         }
         Ok(())
     }

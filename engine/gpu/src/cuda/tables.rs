@@ -132,11 +132,16 @@ impl Tables {
         }
     }
 
-    /// Returns the rows of ids if the network's interaction looks them up itself: if it can, and each vector but the
-    /// first is one f32 row on this GPU.
-    pub(super) fn rows_for<T: Element>(&self, network: &Network<T>, ids: Ids) -> Option<TableRows> {
+    /// Returns the rows of ids if the network's interaction looks them up itself: if it does, and each vector but the
+    /// first is one f32 row on this GPU. `learns` is whether a backward pass follows.
+    pub(super) fn rows_for<T: Element>(
+        &self,
+        network: &Network<T>,
+        learns: bool,
+        ids: Ids,
+    ) -> Option<TableRows> {
         match self {
-            Self::Local(tables) => tables.single_rows(ids, network.looks_up()?),
+            Self::Local(tables) => tables.single_rows(ids, network.looks_up(learns)?),
             Self::Node(_) => None,
         }
     }

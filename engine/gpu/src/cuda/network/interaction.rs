@@ -17,10 +17,10 @@ use super::layers::Layouts;
 use super::quantization::{Fp8Buffers, Fp8Builder};
 use super::resources::{ActivationMatrices, Activations, Resources};
 
-/// The bandwidth of memory, in bytes per second, from which separate look-ups are faster. The kernel that looks up rows
-/// itself is limited by its instructions: it takes 320 µs for the 65536 samples of dlrm, on an H100 (3.35 TB/s) as on
-/// an H200 (4.8 TB/s). Separate look-ups and the interaction take 390 µs on the former and 305 µs on the latter, where
-/// the look-ups also run beside the bottom MLP.
+/// The bandwidth of memory, in bytes per second, from which separate look-ups are faster in training. The kernel that
+/// looks up rows itself is limited by its instructions: it takes 320 µs for the 65536 samples of dlrm, on an H100 (3.35
+/// TB/s) as on an H200 (4.8 TB/s). Separate look-ups and the interaction take 390 µs on the former and 305 µs on the
+/// latter, where the look-ups also run beside the bottom MLP. In scoring, that kernel need not write the vectors.
 const FAST_MEMORY: f64 = 4e12;
 
 /// A model's interaction.
@@ -78,8 +78,11 @@ pub(super) enum Forward {
     Cross(cross::Forward),
     Fp8Cross(fp8::CrossForward),
     Fp8Dot(DotFp8),
-    /// All other kinds, over this number of samples.
-    Kernels(usize),
+    /// All other kinds, over this number of samples; `learns` is whether a backward pass follows.
+    Kernels {
+        samples: usize,
+        learns: bool,
+    },
 }
 
 /// The plan of a backward pass over a batch.
@@ -185,15 +188,15 @@ impl<T: Element> Interaction<T> {
                 let tensor = dot.products.tensor(resources.fp8(), samples);
                 let absent = Matrix::contiguous(Pointer::NULL, samples, tensor.rows.columns);
                 Forward::Fp8Dot(DotFp8 {
-                    dot: self.dot(resources, self.vectors.cast(), absent),
+                    dot: self.dot(resources, self.vectors.cast(), absent, learns),
                     rows: tensor.rows.pointer,
                     turned: tensor.turned.pointer,
                     scaling: tensor.scaling,
                     turned_stride: tensor.turned.stride as u32,
-                    learns: learns.into(),
+                    reserved: 0,
                 })
             }
-            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Forward::Kernels(samples),
+            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Forward::Kernels { samples, learns },
         })
     }
 
@@ -217,9 +220,9 @@ impl<T: Element> Interaction<T> {
     }
 
     /// Returns the elements of a vector if the forward pass looks up all vectors but the first itself: if it can, and
-    /// that takes less time.
-    pub(super) fn looks_up(&self, device: &Device) -> Option<usize> {
-        if !matches!(device.peak_bytes_per_s(), Ok(Some(rate)) if rate < FAST_MEMORY) {
+    /// that takes less time. `learns` is whether a backward pass follows.
+    pub(super) fn looks_up(&self, device: &Device, learns: bool) -> Option<usize> {
+        if learns && !matches!(device.peak_bytes_per_s(), Ok(Some(rate)) if rate < FAST_MEMORY) {
             return None;
         }
         let dim = self.vectors.values.columns / self.count;
@@ -251,20 +254,20 @@ impl<T: Element> Interaction<T> {
         // for the order.
         unsafe {
             match (&self.kind, plan) {
-                (Kind::Dot(products), &Forward::Kernels(samples)) => {
+                (Kind::Dot(products), &Forward::Kernels { samples, learns }) => {
                     let products = products.matrices().values.first_rows(samples);
-                    self.dot(resources, self.vectors, products).enqueue_forward(lane, rows)?;
+                    self.dot(resources, self.vectors, products, learns).enqueue_forward(lane, rows)?;
                 }
                 (Kind::Fp8Dot(_), Forward::Fp8Dot(dot)) => dot.enqueue(lane, rows)?,
                 (Kind::Cross(network), Forward::Cross(plan)) => network.forward(lane, resources, plan)?,
                 (Kind::Fp8Cross(network), Forward::Fp8Cross(plan)) => {
                     network.forward(lane, resources, plan)?
                 }
-                (Kind::Machine([terms, _]), &Forward::Kernels(samples)) => {
+                (Kind::Machine([terms, _]), &Forward::Kernels { samples, .. }) => {
                     let machine = self.machine(resources, samples, terms);
                     lane.launch(&MachineForward(machine), resources.blocks())?;
                 }
-                (Kind::Concat, Forward::Kernels(_)) => {}
+                (Kind::Concat, Forward::Kernels { .. }) => {}
                 _ => unreachable!("the plan is for this interaction"),
             }
         }
@@ -287,10 +290,10 @@ impl<T: Element> Interaction<T> {
             match (&self.kind, plan) {
                 (Kind::Dot(products), Backward::Kernels) => {
                     let gradients = products.matrices().gradients;
-                    self.dot(resources, self.vectors, gradients).enqueue_backward(lane)?;
+                    self.dot(resources, self.vectors, gradients, true).enqueue_backward(lane)?;
                 }
                 (Kind::Fp8Dot(dot), Backward::Kernels) => {
-                    self.dot(resources, self.vectors, dot.gradients()).enqueue_backward(lane)?;
+                    self.dot(resources, self.vectors, dot.gradients(), true).enqueue_backward(lane)?;
                 }
                 (Kind::Cross(network), Backward::Cross(plan)) => network.backward(lane, resources, plan)?,
                 (Kind::Fp8Cross(network), Backward::Fp8Cross(plan)) => {
@@ -351,6 +354,7 @@ impl<T: Element> Interaction<T> {
         resources: &Resources<T>,
         vectors: ActivationMatrices<U>,
         products: Matrix<U>,
+        learns: bool,
     ) -> Dot<U> {
         let ActivationMatrices { values, gradients } = vectors;
         Dot {
@@ -365,7 +369,7 @@ impl<T: Element> Interaction<T> {
             passed: self.first as u32,
             stride: products.stride as u32,
             relu: u32::from(self.relu),
-            reserved: 0,
+            learns: learns.into(),
         }
     }
 

@@ -318,9 +318,10 @@ impl<T: Element> Network<T> {
         self.vectors.matrices().gradients.pointer
     }
 
-    /// Returns the elements of a vector if the interaction can look up all vectors but the first itself.
-    pub(super) fn looks_up(&self) -> Option<usize> {
-        self.interaction.looks_up(&self.resources.device)
+    /// Returns the elements of a vector if the interaction looks up all vectors but the first itself; `learns` is
+    /// whether a backward pass follows.
+    pub(super) fn looks_up(&self, learns: bool) -> Option<usize> {
+        self.interaction.looks_up(&self.resources.device, learns)
     }
 
     /// Enqueues the interaction of the vectors, after all of them are written; with `rows`, all but these.
