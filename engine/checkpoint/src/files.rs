@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::thread;
 
 use rankine_base::files::open_regular;
-use rankine_reader::io::{is_in_memory, write_mapped};
+use rankine_reader::io::{MappedOutput, is_in_memory};
 
 /// The file system operations that checkpoints need. No caller continues with a file after a failed call, and none
 /// syncs it again: the system may have dropped the bytes that it could not write.
@@ -173,8 +173,10 @@ impl Files for Disk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn Output>> {
         // Mapping needs to read.
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        let maps = processors() >= MAPPED_FROM_PROCESSORS && is_in_memory(&file);
-        Ok(Box::new(DiskOutput { file, path: path.to_owned(), direct: OnceLock::new(), maps }))
+        if processors() >= MAPPED_FROM_PROCESSORS && is_in_memory(&file) {
+            return Ok(Box::new(MappedOutput::new(file)));
+        }
+        Ok(Box::new(DiskOutput { file, path: path.to_owned(), direct: OnceLock::new() }))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
@@ -222,9 +224,6 @@ struct DiskOutput {
     path: PathBuf,
     /// The same file for direct writes, once one was requested.
     direct: OnceLock<File>,
-    /// Whether whole pages are copied to the mapped file. A tmpfs admits one writer of a file at a time, but any number
-    /// of threads may change its mapped pages.
-    maps: bool,
 }
 
 impl Output for DiskOutput {
@@ -233,9 +232,6 @@ impl Output for DiskOutput {
     }
 
     fn write_direct_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        if self.maps {
-            return write_mapped(&self.file, bytes, offset).map(|()| bytes.len());
-        }
         let file = match self.direct.get() {
             Some(file) => file,
             None => {
@@ -249,6 +245,20 @@ impl Output for DiskOutput {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
+    }
+}
+
+impl Output for MappedOutput {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(self.file(), bytes, offset)
+    }
+
+    fn write_direct_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.write(bytes, offset).map(|()| bytes.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file().sync_all()
     }
 }
 

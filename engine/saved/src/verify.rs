@@ -1,12 +1,15 @@
 //! Verification of a saved model: every byte is read and compared with the checksums.
 
-use std::io::{ErrorKind, Read};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rankine_base::files::open_regular;
 use rankine_base::sealed::Checksum;
 use rankine_checkpoint::checksum_of_stripes;
 use rankine_reader::dataset::FileManifest;
+use rayon::prelude::*;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::{MANIFEST_NAME, RUN_BYTES, SavedModel, SavedModelError, WEIGHTS_NAME};
@@ -21,7 +24,7 @@ pub struct VerifiedSize {
 }
 
 impl SavedModel {
-    /// Reads and checks every byte of a saved model, in a small buffer.
+    /// Reads and checks every byte of a saved model, in small buffers.
     ///
     /// # Errors
     /// [`SavedModelError::Missing`]; [`SavedModelError::Damaged`], also if one of its files is missing;
@@ -46,30 +49,40 @@ fn verify(dir: &Path, manifest: &FileManifest, stripe_bytes: Option<usize>) -> R
     let path = dir.join(&manifest.name);
     let damaged = |what: &str| Err(SavedModelError::Damaged { path: path.clone(), what: what.into() });
     let read = |source| SavedModelError::Read { path: path.clone(), source };
-    let mut file = match open_regular(&path) {
+    let file = match open_regular(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return damaged("the file is missing"),
         file => file.map_err(read)?,
     };
-    let (mut hash, mut stripes, mut bytes) = (Xxh3::new(), Vec::new(), 0);
-    let mut buffer = Vec::new();
+    let bytes = file.metadata().map_err(read)?.len();
+    let checksum = (bytes == manifest.bytes).then(|| match stripe_bytes {
+        Some(stripe) => checksum_by_stripes(&file, bytes, stripe),
+        None => checksum_of(&file),
+    });
+    match checksum.transpose().map_err(read)? {
+        Some(checksum) if checksum == manifest.xxh3 => Ok(()),
+        _ => damaged("its length or checksum does not match model.json"),
+    }
+}
+
+fn checksum_of(mut file: &File) -> io::Result<Checksum> {
+    let (mut hash, mut buffer) = (Xxh3::new(), Vec::new());
     loop {
         buffer.clear();
-        let at_once = stripe_bytes.unwrap_or(RUN_BYTES) as u64;
-        match (&mut file).take(at_once).read_to_end(&mut buffer).map_err(read)? {
-            0 => break,
-            count => bytes += count as u64,
-        }
-        match stripe_bytes {
-            Some(_) => stripes.push(xxh3_64(&buffer)),
-            None => hash.update(&buffer),
+        match file.take(RUN_BYTES as u64).read_to_end(&mut buffer)? {
+            0 => return Ok(Checksum(hash.digest())),
+            _ => hash.update(&buffer),
         }
     }
-    let checksum = match stripe_bytes {
-        Some(_) => checksum_of_stripes(stripes),
-        None => Checksum(hash.digest()),
+}
+
+/// Reads stripes on several threads.
+fn checksum_by_stripes(file: &File, bytes: u64, stripe: usize) -> io::Result<Checksum> {
+    let sum = |buffer: &mut Vec<u8>, number: u64| {
+        let begin = number * stripe as u64;
+        buffer.resize((bytes - begin).min(stripe as u64) as usize, 0);
+        file.read_exact_at(buffer, begin)?;
+        Ok(xxh3_64(buffer))
     };
-    if (bytes, checksum) != (manifest.bytes, manifest.xxh3) {
-        return damaged("its length or checksum does not match model.json");
-    }
-    Ok(())
+    let stripes = (0..bytes.div_ceil(stripe as u64)).into_par_iter().map_init(Vec::new, sum);
+    Ok(checksum_of_stripes(stripes.collect::<io::Result<Vec<_>>>()?))
 }

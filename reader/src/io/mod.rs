@@ -25,7 +25,7 @@ mod window;
 pub use count::BytesRead;
 pub use files::ReadFiles;
 pub use ladder::RungRefused;
-pub use memory_file::{is_in_memory, write_mapped};
+pub use memory_file::{MappedOutput, is_in_memory};
 pub use options::{DEPTH_MAX, IoMode, IoOptions, Rung};
 pub use probe::probe;
 pub use reads::Reads;
