@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "the setup of a test may panic")]
 
 use std::fs::{self, File};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -288,6 +289,31 @@ fn parquet_and_csv_of_the_same_rows_give_the_same_dataset() {
 }
 
 #[test]
+fn any_number_of_threads_gives_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let rows = rows(30_000);
+    let files = ["one.parquet", "two.parquet", "three.parquet"].map(at);
+    // Row groups of less than a chunk, of several, and a file with one.
+    write(&files[0], &rows[..9_000], 700, Compression::SNAPPY);
+    write(&files[1], &rows[9_000..21_000], 5_000, Compression::UNCOMPRESSED);
+    write(&files[2], &rows[21_000..], 20_000, Compression::GZIP(Default::default()));
+    let none = |_: &'static str, _: u64, _: u64| ();
+    let convert = |threads: usize| {
+        let out = at(&format!("{threads} threads"));
+        let files = files.each_ref().map(PathBuf::as_path);
+        let options =
+            ConvertOptions { threads: NonZeroUsize::new(threads).unwrap(), ..options(&files, &out) };
+        convert_parquet(&options, &schema(true), 2, &none).unwrap();
+        tree(&out)
+    };
+    let one = convert(1);
+    for threads in [2, 3, 8] {
+        assert!(convert(threads) == one, "{threads} threads");
+    }
+}
+
+#[test]
 fn columns_of_parquet_and_csv_split_rows_alike() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
@@ -515,7 +541,7 @@ fn a_row_without_a_label_is_scored_but_bad_in_a_conversion() {
         ids: &IdRules::default(),
         labelled: false,
         keep: &[],
-        threads: std::num::NonZeroUsize::MIN,
+        threads: NonZeroUsize::MIN,
     };
     let mut samples = Samples::new(dataset.schema());
     let take = |chunk: rankine_reader::convert::RawChunk<'_>| {
@@ -698,7 +724,7 @@ fn labelled_rows_are_those_of_a_conversion_and_texts_are_kept() {
             ids: &IdRules::default(),
             labelled: true,
             keep: &keep,
-            threads: std::num::NonZeroUsize::MIN,
+            threads: NonZeroUsize::MIN,
         };
         let (mut samples, mut kept) = (Samples::new(dataset.schema()), KeptTexts::new(keep.len()));
         reader.read(files, &none, |chunk| {

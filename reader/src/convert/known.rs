@@ -354,6 +354,7 @@ pub(crate) fn with_known<W: PlannedWork>(
         keep: &[],
         limits,
         ids: &IdRules::default(),
+        threads: options.threads,
         hint: &format!(
             "; files need the raw columns of {name} (--like): rename them, or convert with --schema"
         ),

@@ -209,7 +209,8 @@ fn with_parquet<W: PlannedWork>(
             unreachable!("a plan for Parquet reads Parquet")
         };
         let refuse = |column: &str, why| schema.column_problem(column, why);
-        let source = formats::parquet::parquet_source(sources, plan.target(), files, refuse)?;
+        let source =
+            formats::parquet::parquet_source(sources, plan.target(), files, options.threads, refuse)?;
         work.run(&plan, None, source)
     }
     #[cfg(not(feature = "parquet"))]

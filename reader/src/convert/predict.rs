@@ -99,6 +99,7 @@ impl RawReader<'_> {
             keep: self.keep,
             limits: Limits::default(),
             ids: self.ids,
+            threads: self.threads,
             hint: if self.labelled { NEEDS_ALL } else { "" },
         };
         with_source(input, read)?;
@@ -143,6 +144,8 @@ pub(crate) struct RawInput<'a> {
     pub(crate) keep: &'a [String],
     pub(crate) limits: Limits,
     pub(crate) ids: &'a IdRules,
+    /// Threads that decode Parquet; rows of other formats are read by one.
+    pub(crate) threads: NonZeroUsize,
     /// What is appended to the error about a column that a file lacks.
     pub(crate) hint: &'a str,
 }
@@ -169,7 +172,7 @@ pub(crate) trait SourceTask: Sized {
 /// # Errors
 /// Those of `task`; [`Error::Io`]; [`Error::Columns`] if the files lack columns that are `needed` or to be kept.
 pub(crate) fn with_source<T: SourceTask>(input: RawInput<'_>, task: T) -> Result<T::Output, T::Error> {
-    let RawInput { files, format, schema, needed, keep, limits, ids, hint } = input;
+    let RawInput { files, format, schema, needed, keep, limits, ids, threads, hint } = input;
     let standardized: Vec<bool> = schema.dense.iter().map(|column| column.transform.standardizes()).collect();
     let target = NamedTarget { schema, standardized: &standardized, needed };
     match format {
@@ -200,7 +203,7 @@ pub(crate) fn with_source<T: SourceTask>(input: RawInput<'_>, task: T) -> Result
         #[cfg(feature = "parquet")]
         RowFormat::Parquet(sources) => {
             let refuse = |column: &str, why: String| Error::columns(Some(column), why + hint);
-            task.run_keeping(keep, parquet::parquet_source(sources, target, files, refuse)?)
+            task.run_keeping(keep, parquet::parquet_source(sources, target, files, threads, refuse)?)
         }
         #[cfg(not(feature = "parquet"))]
         RowFormat::Parquet(_) => Err(crate::convert::no_parquet().into()),

@@ -1,6 +1,7 @@
 //! Reads raw rows on one thread in chunks of any length: for fuzz targets, since otherwise only files of megabytes
 //! would cross chunk boundaries.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use rankine_base::error::{Error, Result};
@@ -28,7 +29,17 @@ pub fn rehearse(file: &Path, format: &RowFormat, schema: &Schema, chunk_bytes: u
     for needed in [RequiredColumns::All, RequiredColumns::Features] {
         let ids = &IdRules::default();
         let files = vec![Source::new(file, true)?];
-        let input = RawInput { files, format, schema, needed, keep: &[], limits, ids, hint: "" };
+        let input = RawInput {
+            files,
+            format,
+            schema,
+            needed,
+            keep: &[],
+            limits,
+            ids,
+            threads: NonZeroUsize::MIN,
+            hint: "",
+        };
         with_source(input, SingleThreadedRead { schema, good: &mut good })?;
     }
     Ok(good)

@@ -9,6 +9,7 @@ mod label;
 mod text;
 
 use std::io::Read;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use rankine_base::error::{Error, IoContext, Result};
@@ -200,6 +201,7 @@ fn sample(files: Vec<Source>, format: RowFormat, columns: Vec<RawColumnType>, ro
         keep: &keep,
         limits: Limits::default(),
         ids: &ids,
+        threads: NonZeroUsize::MIN,
         hint: "",
     };
     let observed = columns.into_iter().map(Observed::new).collect();

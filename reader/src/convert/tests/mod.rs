@@ -7,7 +7,7 @@ mod inputs;
 mod like;
 mod raw_columns;
 mod results;
-mod speed;
+pub(crate) mod speed;
 
 pub(crate) use folder::*;
 

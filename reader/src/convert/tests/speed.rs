@@ -17,7 +17,7 @@ const CATEGORIES: [u64; 26] = [
 ];
 
 /// Returns the seconds of processor time used by this process: wall time means little on a machine with other work.
-fn processor_seconds() -> f64 {
+pub(crate) fn processor_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -20,7 +20,7 @@ pub(super) struct Leaf {
 }
 
 impl Leaf {
-    fn new(index: usize, name: &str, leaf: &ColumnDescPtr) -> Self {
+    pub(super) fn new(index: usize, name: &str, leaf: &ColumnDescPtr) -> Self {
         let unsigned = matches!(leaf.logical_type_ref(), Some(LogicalType::Integer(int)) if !int.is_signed)
             || matches!(
                 leaf.converted_type(),

@@ -1,13 +1,11 @@
 //! Parquet: named columns of typed values, which may be lists, read row group by row group.
 //!
-//! One thread reads and decompresses the pages of all columns in parallel, a few thousand rows at a time; the values
-//! are then processed by several threads, as in all other formats.
+//! Several threads read, decompress and decode the pages of different columns, a few thousand rows at a time; the
+//! values are then processed by several threads, as in all other formats.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 
-use parquet::column::reader::ColumnReader;
-use parquet::errors::ParquetError;
-use parquet::file::reader::{FileReader, SerializedFileReader};
 use rankine_base::error::{Error, Result};
 use rankine_base::escape::excerpt;
 
@@ -21,21 +19,23 @@ use crate::convert::rows::source::{NamedTarget, PartRows, RequiredColumns, RowSo
 use crate::convert::rows::split::ColumnSplit;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::lines::Source;
-use crate::convert::text::unchanged::SourceFile;
 use crate::origin::{ColumnSources, LabelRule};
 use crate::part::Part;
 use crate::schema::{Hotness, VocabularyKind};
 
 mod columns;
+mod decode;
+mod file;
 mod object;
+#[cfg(test)]
+mod tests;
 mod values;
 
 use columns::{Columns, Leaf, ValueKind};
-use object::ParquetInput;
-use values::{Value, Values, read_rows};
+use decode::{DecodedRows, Decoder, FileColumns};
+use file::OpenFile;
+use values::{Value, Values};
 
-/// Rows per chunk.
-const CHUNK_ROWS: usize = 4096;
 /// Maximum number of bytes of the categories of one column in a row, so that those of a chunk can be counted in 32
 /// bits.
 const CATEGORY_BYTES_MAX: usize = 1 << 16;
@@ -45,12 +45,14 @@ const CATEGORY_BYTES_MAX: usize = 1 << 16;
 pub(crate) struct ParquetSource {
     files: Vec<ParquetFile>,
     split: Option<ColumnSplit>,
+    /// Number of threads that decode.
+    threads: NonZeroUsize,
 }
 
 /// What is read from one file.
 #[derive(Debug)]
 struct ParquetFile {
-    source: Source,
+    source: Arc<Source>,
     rows: u64,
     leaves: Vec<Leaf>,
     actions: Vec<Action>,
@@ -82,18 +84,13 @@ enum Target {
 /// Some rows of one file.
 #[derive(Debug)]
 pub(crate) struct ParquetChunk {
-    file: usize,
-    /// Number of earlier rows in its file.
-    file_row: u64,
+    decoded: DecodedRows,
     first_row: u64,
-    rows: usize,
-    /// One entry per leaf.
-    columns: Vec<Values>,
     bytes_done: u64,
 }
 
-/// Opens files of Parquet for a schema whose columns come from `sources`. `refuse` turns a problem with a raw column
-/// into an error.
+/// Opens files of Parquet for a schema whose columns come from `sources`, to decode them on `threads` threads.
+/// `refuse` turns a problem with a raw column into an error.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read; the errors of `refuse`.
@@ -101,6 +98,7 @@ pub(crate) fn parquet_source(
     sources: &ColumnSources,
     target: NamedTarget<'_>,
     files: Vec<Source>,
+    threads: NonZeroUsize,
     refuse: impl Fn(&str, String) -> Error,
 ) -> Result<ParquetSource> {
     let NamedTarget { schema, needed, .. } = target;
@@ -108,10 +106,9 @@ pub(crate) fn parquet_source(
         return Err(Error::columns(None, "the Parquet format does not match the columns of the schema"));
     }
     let open = |source: Source| {
-        let reader = open(&source)?;
-        let metadata = reader.metadata();
-        let rows = u64::try_from(metadata.file_metadata().num_rows()).unwrap_or(0);
-        let columns = Columns { descriptor: metadata.file_metadata().schema_descr(), source: &source };
+        let file = OpenFile::new(&source)?;
+        let rows = u64::try_from(file.metadata.file_metadata().num_rows()).unwrap_or(0);
+        let columns = Columns { descriptor: file.schema(), source: &source };
         let mut leaves = Vec::new();
         let mut leaf = |column: &str, wanted, list| -> Result<Option<(usize, Leaf)>> {
             let Some(leaf) = columns.find(column, wanted, list).map_err(|why| refuse(column, why))? else {
@@ -170,10 +167,11 @@ pub(crate) fn parquet_source(
             let target = Target::Category { number, separator: from.separator.clone(), bag, rows };
             actions.push(Action { leaf, target });
         }
-        let (kept, split) = (Vec::new(), None);
+        let (kept, split, source) = (Vec::new(), None, Arc::new(source));
         Ok(ParquetFile { rows, leaves, actions, kept, split, labels_absent, weight_absent, source })
     };
-    Ok(ParquetSource { files: files.into_iter().map(open).collect::<Result<_>>()?, split: None })
+    let files = files.into_iter().map(open).collect::<Result<_>>()?;
+    Ok(ParquetSource { files, split: None, threads })
 }
 
 /// Returns for each of some raw columns whether it is a list in a file.
@@ -181,9 +179,8 @@ pub(crate) fn parquet_source(
 /// # Errors
 /// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read.
 pub(crate) fn lists<'a>(source: &Source, columns: impl Iterator<Item = &'a str>) -> Result<Vec<bool>> {
-    let reader = open(source)?;
-    let descriptor = reader.metadata().file_metadata().schema_descr();
-    let found = Columns { descriptor, source };
+    let file = OpenFile::new(source)?;
+    let found = Columns { descriptor: file.schema(), source };
     // Other problems of a column are reported when it is read.
     Ok(columns
         .map(|column| matches!(found.leaf(column), Some((_, leaf)) if leaf.max_rep_level() > 0))
@@ -195,47 +192,8 @@ pub(crate) fn lists<'a>(source: &Source, columns: impl Iterator<Item = &'a str>)
 /// # Errors
 /// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read.
 pub(crate) fn column_types(source: &Source) -> Result<Vec<RawColumnType>> {
-    let reader = open(source)?;
-    Ok(Columns { descriptor: reader.metadata().file_metadata().schema_descr(), source }.types())
-}
-
-/// Runs the Parquet decoder; its errors and panics are reported as damage of the file.
-fn guarded<T>(source: &Source, work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
-    let damaged = |what: String| {
-        Error::damaged(
-            &source.path,
-            None,
-            format!("it is not a readable Parquet file ({what}): write it again"),
-        )
-    };
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(outcome) => {
-            outcome.map_err(|error| of_object(error).unwrap_or_else(|error| damaged(error.to_string())))
-        }
-        Err(_) => Err(damaged("the decoder panicked".into())),
-    }
-}
-
-fn open(source: &Source) -> Result<SerializedFileReader<ParquetInput>> {
-    let input = match (source.open_file()?, source.object()) {
-        (SourceFile::Local(file), _) => ParquetInput::Local(file),
-        (SourceFile::Object(_), object) => {
-            let (url, version) = object.expect("an object has a version");
-            ParquetInput::object(url, version)
-        }
-    };
-    guarded(source, || SerializedFileReader::new(input))
-}
-
-/// Returns the error of an object that is in an error of the decoder.
-fn of_object(error: ParquetError) -> Result<Error, ParquetError> {
-    match error {
-        ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
-            Ok(inner) => inner.downcast::<Error>().map_err(|inner| ParquetError::External(Box::new(inner))),
-            Err(inner) => Err(ParquetError::External(inner)),
-        },
-        error => Err(error),
-    }
+    let file = OpenFile::new(source)?;
+    Ok(Columns { descriptor: file.schema(), source }.types())
 }
 
 impl ParquetFile {
@@ -245,9 +203,8 @@ impl ParquetFile {
         if columns.is_empty() {
             return Ok(Vec::new());
         }
-        let reader = open(&self.source)?;
-        let descriptor = reader.metadata().file_metadata().schema_descr();
-        let found = Columns { descriptor, source: &self.source };
+        let file = OpenFile::new(&self.source)?;
+        let found = Columns { descriptor: file.schema(), source: &self.source };
         let mut number = |column: &String| {
             let leaf = found.text(column, purpose).map_err(|why| Error::columns(Some(column), why))?;
             let read = self.leaves.iter().position(|other| other.index == leaf.index);
@@ -272,7 +229,7 @@ impl ParquetFile {
         let (Some(split), Some(leaf)) = (split, self.split) else {
             return self.push(chunk, row, rows.of(selection.part(row as u64)), scratch);
         };
-        let part = chunk.columns[leaf].with_text_of(row, scratch, |text| split.part(text));
+        let part = chunk.decoded.columns[leaf].with_text_of(row, scratch, |text| split.part(text));
         let out = rows.of(part.unwrap_or(Part::Train));
         let before = out.len();
         self.push(chunk, row, out, scratch)?;
@@ -297,7 +254,7 @@ impl ParquetFile {
             rows.weights.push(1.0);
         }
         for Action { leaf, target } in &self.actions {
-            if let Err(reason) = push_values(target, &chunk.columns[*leaf], row, rows, scratch) {
+            if let Err(reason) = push_values(target, &chunk.decoded.columns[*leaf], row, rows, scratch) {
                 rows.truncate(before);
                 return Err(Fault { reason, field: Some(*leaf as u32) });
             }
@@ -413,31 +370,36 @@ impl RowSource for ParquetSource {
 
     fn copy_kept(&self, chunk: &ParquetChunk, bad: &[BadRow], out: &mut KeptTexts) {
         let mut scratch = Vec::new();
-        for row in kept::good_rows(0..chunk.rows, bad) {
-            for &leaf in &self.files[chunk.file].kept {
-                chunk.columns[leaf].with_text_of(row, &mut scratch, |text| out.push(text));
+        for row in kept::good_rows(0..chunk.decoded.rows, bad) {
+            for &leaf in &self.files[chunk.decoded.file].kept {
+                chunk.decoded.columns[leaf].with_text_of(row, &mut scratch, |text| out.push(text));
             }
         }
     }
 
     fn chunks(&self) -> impl Iterator<Item = Result<ParquetChunk>> + Send {
-        ParquetChunks { source: self, file: 0, open: None, first_row: 0, bytes_before: 0 }
+        let columns = |file: &ParquetFile| FileColumns {
+            source: Arc::clone(&file.source),
+            leaves: file.leaves.clone(),
+        };
+        let decoder = Decoder::new(self.files.iter().map(columns).collect(), self.threads);
+        ParquetChunks { source: self, decoder, first_row: 0, file: 0, bytes_before: 0 }
     }
 
     fn span(&self, chunk: &ParquetChunk) -> Span {
         Span {
             first_row: chunk.first_row,
-            rows: chunk.rows as u64,
-            eval: self.files[chunk.file].source.eval,
+            rows: chunk.decoded.rows as u64,
+            eval: self.files[chunk.decoded.file].source.eval,
             bytes_done: chunk.bytes_done,
         }
     }
 
     fn read(&self, chunk: &ParquetChunk, selection: Selection, rows: &mut PartRows) -> Result<Vec<BadRow>> {
-        let file = &self.files[chunk.file];
+        let file = &self.files[chunk.decoded.file];
         let mut scratch = Vec::new();
         let mut bad = Vec::new();
-        for row in 0..chunk.rows {
+        for row in 0..chunk.decoded.rows {
             let split = self.split.as_ref();
             if let Err(fault) = file.push_split(chunk, row, split, selection, rows, &mut scratch) {
                 bad.push(BadRow { row: row as u32, line: row as u32, start: 0, end: 0, fault });
@@ -447,10 +409,10 @@ impl RowSource for ParquetSource {
     }
 
     fn name(&self, chunk: &ParquetChunk, bad: &BadRow) -> BadName {
-        let file = &self.files[chunk.file];
+        let file = &self.files[chunk.decoded.file];
         let leaf = bad.fault.field.map(|leaf| leaf as usize);
         let shown = |leaf: usize| {
-            let values = &chunk.columns[leaf];
+            let values = &chunk.decoded.columns[leaf];
             let texts: Vec<_> = (values.of_row(bad.row as usize))
                 .take(3)
                 .map(|at| values.get(at).with_text(&mut Vec::new(), excerpt))
@@ -463,8 +425,11 @@ impl RowSource for ParquetSource {
         let why = match bad.fault.reason {
             BadReason::Split => match (&self.split, leaf) {
                 (Some(split), Some(leaf)) => {
-                    let text =
-                        chunk.columns[leaf].with_text_of(bad.row as usize, &mut Vec::new(), <[u8]>::to_vec);
+                    let text = chunk.decoded.columns[leaf].with_text_of(
+                        bad.row as usize,
+                        &mut Vec::new(),
+                        <[u8]>::to_vec,
+                    );
                     split.describe(&text)
                 }
                 _ => shown,
@@ -491,7 +456,7 @@ impl RowSource for ParquetSource {
         BadName {
             file: file.source.path.to_string_lossy().into_owned(),
             unit: Self::UNIT,
-            number: chunk.file_row + u64::from(bad.row) + 1,
+            number: chunk.decoded.file_row + u64::from(bad.row) + 1,
             column: leaf.map(|leaf| file.leaves[leaf].name.clone()),
             why,
         }
@@ -499,13 +464,14 @@ impl RowSource for ParquetSource {
 
     /// Writes a JSON object of the columns that are read, because a row of Parquet has no bytes of its own.
     fn copy(&self, chunk: &ParquetChunk, bad: &BadRow, out: &mut Vec<u8>) -> bool {
-        let file = &self.files[chunk.file];
+        let file = &self.files[chunk.decoded.file];
         let value = |(leaf, values): (&Leaf, &Values)| {
             let mut own = values.of_row(bad.row as usize).map(|at| values.get(at).to_json());
             let json = if leaf.list { own.collect() } else { own.next().into() };
             (leaf.name.clone(), json)
         };
-        let object: serde_json::Map<_, _> = file.leaves.iter().zip(&chunk.columns).map(value).collect();
+        let object: serde_json::Map<_, _> =
+            file.leaves.iter().zip(&chunk.decoded.columns).map(value).collect();
         serde_json::to_writer(&mut *out, &object).expect("writing to a vector does not fail");
         out.push(b'\n');
         false
@@ -527,90 +493,29 @@ impl RowSource for ParquetSource {
 /// All chunks of several files, in order.
 struct ParquetChunks<'a> {
     source: &'a ParquetSource,
-    file: usize,
-    open: Option<OpenFile>,
+    decoder: Decoder,
     first_row: u64,
-    /// Bytes of the earlier files.
+    /// The file of the last chunk, and bytes of the earlier ones.
+    file: usize,
     bytes_before: u64,
-}
-
-/// A file being read.
-struct OpenFile {
-    reader: SerializedFileReader<ParquetInput>,
-    /// The next row group.
-    group: usize,
-    /// One entry per leaf, of the current row group.
-    columns: Vec<ColumnReader>,
-    /// Rows that remain in the row group.
-    rows_left: usize,
-    /// Rows read from the file.
-    rows: u64,
-}
-
-impl ParquetChunks<'_> {
-    fn read(&mut self) -> Result<Option<ParquetChunk>> {
-        while let Some(file) = self.source.files.get(self.file) {
-            let open = match &mut self.open {
-                Some(open) => open,
-                none => none.insert(OpenFile {
-                    reader: open(&file.source)?,
-                    group: 0,
-                    columns: Vec::new(),
-                    rows_left: 0,
-                    rows: 0,
-                }),
-            };
-            if open.rows_left == 0 {
-                if open.group == open.reader.num_row_groups() {
-                    (self.file, self.open) = (self.file + 1, None);
-                    self.bytes_before += file.source.bytes;
-                    continue;
-                }
-                open.next_group(file)?;
-                continue;
-            }
-            let rows = open.rows_left.min(CHUNK_ROWS);
-            let mut columns = Vec::with_capacity(file.leaves.len());
-            for (leaf, reader) in file.leaves.iter().zip(&mut open.columns) {
-                columns.push(guarded(&file.source, || read_rows(reader, rows, leaf))?);
-            }
-            (open.rows_left, open.rows) = (open.rows_left - rows, open.rows + rows as u64);
-            let share = open.rows as f64 / file.rows.max(1) as f64;
-            let chunk = ParquetChunk {
-                file: self.file,
-                file_row: open.rows - rows as u64,
-                first_row: self.first_row,
-                rows,
-                columns,
-                bytes_done: self.bytes_before + (file.source.bytes as f64 * share.min(1.0)) as u64,
-            };
-            self.first_row += rows as u64;
-            return Ok(Some(chunk));
-        }
-        Ok(None)
-    }
 }
 
 impl Iterator for ParquetChunks<'_> {
     type Item = Result<ParquetChunk>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.read().transpose()
-    }
-}
-
-impl OpenFile {
-    fn next_group(&mut self, file: &ParquetFile) -> Result<()> {
-        let reader = &self.reader;
-        let group = self.group;
-        (self.rows_left, self.columns) = guarded(&file.source, || {
-            let group = reader.get_row_group(group)?;
-            let rows = usize::try_from(group.metadata().num_rows())
-                .map_err(|_| ParquetError::General("a row group has a negative number of rows".into()))?;
-            let columns = file.leaves.iter().map(|leaf| group.get_column_reader(leaf.index));
-            Ok((rows, columns.collect::<Result<Vec<_>, _>>()?))
-        })?;
-        self.group += 1;
-        Ok(())
+        let rows = match self.decoder.next()? {
+            Ok(rows) => rows,
+            Err(error) => return Some(Err(error)),
+        };
+        let files = &self.source.files;
+        self.bytes_before += files[self.file..rows.file].iter().map(|file| file.source.bytes).sum::<u64>();
+        self.file = rows.file;
+        let file = &files[rows.file];
+        let share = (rows.file_row + rows.rows as u64) as f64 / file.rows.max(1) as f64;
+        let first_row = self.first_row;
+        self.first_row += rows.rows as u64;
+        let bytes_done = self.bytes_before + (file.source.bytes as f64 * share.min(1.0)) as u64;
+        Some(Ok(ParquetChunk { decoded: rows, first_row, bytes_done }))
     }
 }
