@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use parquet::basic::Compression;
 use parquet::data_type::{
-    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FloatType, Int32Type, Int64Type,
+    BoolType, ByteArray, ByteArrayType, DataType, DoubleType, FixedLenByteArray, FixedLenByteArrayType,
+    FloatType, Int32Type, Int64Type, Int96, Int96Type,
 };
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{WriterProperties, WriterVersion};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
@@ -134,8 +135,11 @@ fn put<T: DataType>(group: &mut SerializedRowGroupWriter<'_, File>, values: &[T:
 
 /// Writes rows in groups of `group_rows`, in pages of few rows.
 fn write(path: &Path, rows: &[Row], group_rows: usize, compression: Compression) {
+    // Both versions of data pages.
+    let version = if group_rows < 10_000 { WriterVersion::PARQUET_1_0 } else { WriterVersion::PARQUET_2_0 };
     let properties = WriterProperties::builder()
         .set_compression(compression)
+        .set_writer_version(version)
         .set_data_page_row_count_limit(700)
         .set_write_batch_size(100);
     let message = Arc::new(parse_message_type(MESSAGE).unwrap());
@@ -274,6 +278,7 @@ fn parquet_and_csv_of_the_same_rows_give_the_same_dataset() {
         Compression::SNAPPY,
         Compression::ZSTD(Default::default()),
         Compression::LZ4_RAW,
+        Compression::GZIP(Default::default()),
     ];
     for (number, compression) in compressions.into_iter().enumerate() {
         // Group boundaries fall within chunks and blocks.
@@ -610,6 +615,132 @@ fn values_up_to_their_limits_are_good() {
     }
 }
 
+/// A decimal of a file, in two's complement.
+fn decimal(value: i128, bytes: usize) -> Vec<u8> {
+    value.to_be_bytes()[16 - bytes..].to_vec()
+}
+
+/// Rows of types beyond integers, floats and strings: their texts as categories, and their numbers.
+const TYPED: [[&str; 10]; 3] = [
+    [
+        "12.30",
+        "-0.0007",
+        "1.0000000001",
+        "-99.5",
+        "2026-02-28",
+        "09:05:00.25",
+        "2026-02-28T23:59:59.5",
+        "9999-12-31T00:00:00.000000001",
+        "",
+        "1|2|3",
+    ],
+    [
+        "0.00",
+        "5.0000",
+        "-0.0000000001",
+        "0.0",
+        "1969-12-31",
+        "00:00:00",
+        "1969-12-31T23:59:59.999999",
+        "1970-01-01T00:00:00",
+        "",
+        "4",
+    ],
+    ["", "", "", "", "", "", "", "", "", ""],
+];
+/// By hand: days of a date, and seconds of a time.
+const TYPED_NUMBERS: [[&str; 9]; 3] = [
+    ["12.3", "-0.0007", "1.0000000001", "-99.5", "20512", "32700.25", "1772323199.5", "253402214400", "1.5"],
+    ["0", "5", "-0.0000000001", "0", "-1", "0", "-0.000001", "0", "-2"],
+    ["", "", "", "", "", "", "", "", ""],
+];
+const TYPED_NAMES: [&str; 10] =
+    ["price", "amount", "exact", "any", "day", "clock", "at", "old", "half", "nested"];
+
+fn write_typed(path: &Path) {
+    let message = "message rows {
+        required int32 bought;
+        optional int32 price (DECIMAL(9, 2));
+        optional int64 amount (DECIMAL(18, 4));
+        optional fixed_len_byte_array(16) exact (DECIMAL(38, 10));
+        optional byte_array any (DECIMAL(20, 1));
+        optional int32 day (DATE);
+        optional int32 clock (TIME(MILLIS, true));
+        optional int64 at (TIMESTAMP(MICROS, true));
+        optional int96 old;
+        optional fixed_len_byte_array(2) half (FLOAT16);
+        optional group nested (LIST) { repeated group list { optional group element (LIST) {
+            repeated group list { optional int32 element; } } } }
+    }";
+    let message = Arc::new(parse_message_type(message).unwrap());
+    let properties = Arc::new(WriterProperties::builder().build());
+    let mut writer = SerializedFileWriter::new(File::create(path).unwrap(), message, properties).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    // The last row is null.
+    let two: [&[i16]; 2] = [&[1, 1, 0], &[]];
+    put::<Int32Type>(&mut group, &[0, 1, 0], [&[], &[]]);
+    put::<Int32Type>(&mut group, &[1230, 0], two);
+    put::<Int64Type>(&mut group, &[-7, 50_000], two);
+    let fixed = [10_000_000_001, -1].map(|value| FixedLenByteArray::from(decimal(value, 16)));
+    put::<FixedLenByteArrayType>(&mut group, &fixed, two);
+    let any = [decimal(-995, 2), decimal(0, 1)].map(ByteArray::from);
+    put::<ByteArrayType>(&mut group, &any, two);
+    put::<Int32Type>(&mut group, &[20_512, -1], two);
+    put::<Int32Type>(&mut group, &[32_700_250, 0], two);
+    put::<Int64Type>(&mut group, &[1_772_323_199_500_000, -1], two);
+    // Nanoseconds, then a Julian day: 1970-01-01 is 2440588.
+    let old = [[1, 0, 2_440_588 + 2_932_896], [0, 0, 2_440_588]].map(|words| Int96::from(words.to_vec()));
+    put::<Int96Type>(&mut group, &old, two);
+    // 1.5 and -2 in half precision.
+    let half = [[0x00, 0x3e], [0x00, 0xc0]].map(|bytes| FixedLenByteArray::from(bytes.to_vec()));
+    put::<FixedLenByteArrayType>(&mut group, &half, two);
+    // [[1, 2], [null], [], [3]], then [null, [4]], then null.
+    let defined = [5, 5, 4, 3, 5, 2, 5, 0];
+    let repeated = [0, 2, 1, 1, 1, 0, 1, 0];
+    put::<Int32Type>(&mut group, &[1, 2, 3, 4], [&defined, &repeated]);
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn decimals_times_and_nested_lists_are_read_as_their_texts_and_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    write_typed(&at("rows.parquet"));
+    // CSV has each column twice: as text and as number.
+    let mut text = format!("bought,{},n{}\n", TYPED_NAMES.join(","), TYPED_NAMES[..9].join(",n"));
+    for (row, (texts, numbers)) in TYPED.iter().zip(TYPED_NUMBERS).enumerate() {
+        text += &format!("{},{},{}\n", row % 2, texts.join(","), numbers.join(","));
+    }
+    fs::write(at("rows.csv"), text).unwrap();
+    let schema = |number: &str, separator: &str| {
+        let mut schema = "[label]\ncolumn = \"bought\"\n".to_owned();
+        for name in &TYPED_NAMES[..9] {
+            schema += &format!("[[dense]]\ncolumn = \"{number}{name}\"\nname = \"{name} number\"\n");
+        }
+        for name in TYPED_NAMES.iter().filter(|name| **name != "half") {
+            let separator = if *name == "nested" { separator } else { "" };
+            schema += &format!("[[categorical]]\ncolumn = \"{name}\"\n{separator}");
+        }
+        SchemaFile::parse("schema.toml", &schema).unwrap()
+    };
+    let none = |_: &'static str, _: u64, _: u64| ();
+    let options = |file: &str, out: &str| ConvertOptions {
+        dense_dtype: DenseDtype::F32,
+        split: Split::None.into(),
+        ..ConvertOptions::new(vec![at(file)], at(out))
+    };
+    convert_csv(&options("rows.csv", "csv"), &schema("n", "separator = \"|\"\n"), 1, &none).unwrap();
+    convert_parquet(&options("rows.parquet", "parquet"), &schema("", ""), 1, &none).unwrap();
+    assert_same_files(&at("parquet"), &at("csv"), "typed columns");
+    // Samples have the nearest numbers in single precision.
+    let samples = samples_of(&Dataset::open(&at("parquet")).unwrap(), Part::Train);
+    assert_eq!(
+        samples.dense[..9],
+        [12.3, -0.0007, 1.0, -99.5, 20512.0, 32700.25, 1_772_323_200.0, 253_402_214_400.0, 1.5]
+    );
+}
+
 /// Files that are changed in a pass: see the tests of the other formats in the reader.
 #[test]
 fn a_file_that_changes_while_it_is_converted_is_refused() {
@@ -666,13 +797,13 @@ fn unsuitable_columns_are_named() {
             format!("{label}[[dense]]\ncolumn = \"prise\""),
             "has no column `prise` (did you mean `price`?); it has `bought`",
         ),
-        (format!("{label}[[dense]]\ncolumn = \"user\""), "column `user` has type BYTE_ARRAY in"),
+        (format!("{label}[[dense]]\ncolumn = \"user\""), "column `user` has strings in"),
         (format!("{label}[[dense]]\ncolumn = \"seen\""), "rows.parquet, but must have one value per row"),
         (
             format!("{label}[[categorical]]\ncolumn = \"price\""),
-            "rows.parquet, but must have categories (strings or integers)",
+            "rows.parquet, but must have categories (strings, integers, decimals, dates or times)",
         ),
-        ("[label]\ncolumn = \"bought\"\nequals = \"yes\"".into(), "column `bought` has type INT32 in"),
+        ("[label]\ncolumn = \"bought\"\nequals = \"yes\"".into(), "column `bought` has integers in"),
         (
             format!("{label}[[categorical]]\ncolumn = \"genres\"\nseparator = \"|\""),
             "the column is already a list: remove its separator",

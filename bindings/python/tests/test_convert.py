@@ -124,7 +124,7 @@ def test_rows_that_do_not_fit_are_refused(parquet: Path, tmp_path: Path) -> None
     assert refusal([TABLE, texts], out) == (
         "<train>: column `price` has values of type Float64, and of type Utf8 in a later piece"
     )
-    assert "column `price` has type BYTE_ARRAY in <train>, but must have numbers" in refusal(texts, out)
+    assert "column `price` has strings in <train>, but must have numbers" in refusal(texts, out)
     twice = pa.table([*TABLE.columns, TABLE["age"]], names=[*TABLE.column_names, "age"])
     assert refusal(twice, out) == "<train> has two columns named `age`"
     assert refusal(iter([]), out) == "<train> has no record batch, and so no columns"

@@ -54,6 +54,7 @@ pub use rows::RawRows;
 pub use rows::fault::{BadName, BadReason};
 pub use rows::kept::KeptTexts;
 pub use rows::split::{ColumnSplit, RowSplit};
+pub use rows::value_type::{TimeUnit, ValueType, ValueUse};
 pub use write::encode::Encoder;
 pub use write::unknown::{DISTINCT_VALUES_MAX, UnknownCategories};
 

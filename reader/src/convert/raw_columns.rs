@@ -6,6 +6,7 @@ use crate::convert::BAG_MAX;
 use crate::convert::formats::criteo;
 use crate::convert::number;
 use crate::convert::rows::source::largest_raw_number;
+use crate::convert::rows::value_type::{ValueType, ValueUse};
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::origin::{CategorySource, ColumnSources, LabelRule, LabelSource, RowFormat};
 use crate::schema::{Categorical, Dense, Hotness, Label, Schema, VocabularyKind};
@@ -38,8 +39,12 @@ pub enum RawColumnValues<'a> {
     Numbers(&'a [f64]),
     /// Integers: numbers, or categories, which are the same as their decimal digits as text.
     Integers(&'a [i64]),
-    /// Texts: categories, or numbers in decimal. An empty text is a missing number, and a category of its own.
+    /// Texts: categories, or numbers in decimal, except if the model's rows are of Parquet, where a text is no number.
+    /// An empty text is a missing number, and a category of its own.
     Texts(&'a [&'a str]),
+    /// Exact values of a type, such as decimals or dates: numbers, or categories; `None` is a missing number, and the
+    /// empty category.
+    Exact(ValueType, &'a [Option<i128>]),
 }
 
 /// Why raw columns do not fit a model. Rows count from 0.
@@ -279,10 +284,11 @@ impl RawColumns<'_> {
             true => "a 64-bit integer".into(),
             false => format!("a number of at most {:e}", largest as f32),
         };
-        self.append_one_each(raw, expected, to, |row| {
+        self.append_one_each(raw, ValueUse::Number, expected, to, |row| {
             let number = match raw.values {
                 RawColumnValues::Numbers(numbers) => Some(numbers[row]),
                 RawColumnValues::Integers(integers) => Some(integers[row] as f64),
+                RawColumnValues::Exact(values, exact) => Some(number_of(values, exact[row])),
                 RawColumnValues::Texts(texts) if criteo => criteo::parse_number(texts[row].as_bytes()),
                 RawColumnValues::Texts(texts) if texts[row].is_empty() => Some(f64::NAN),
                 RawColumnValues::Texts(texts) => number::parse(texts[row].as_bytes()),
@@ -299,11 +305,21 @@ impl RawColumns<'_> {
     ) -> Result<(), RawColumnError> {
         let missing = mask_missing.then_some(f32::NAN);
         let number = |number: f64| if number.is_nan() { missing } else { rule.of_number(number) };
+        let wanted = match rule {
+            LabelRule::EqualsText(_) => ValueUse::Text,
+            LabelRule::Binary | LabelRule::AtLeast(_) | LabelRule::EqualsNumber(_) => ValueUse::Number,
+        };
         self.append_one_each(
             raw,
+            wanted,
             || format!("a label: it must be {}", rule.admits()),
             to,
             |row| match (raw.values, rule) {
+                (RawColumnValues::Exact(_, exact), _) if exact[row].is_none() => missing,
+                (RawColumnValues::Exact(values, exact), LabelRule::EqualsText(text)) => {
+                    Some(f32::from(u8::from(text_of(values, exact[row]) == *text)))
+                }
+                (RawColumnValues::Exact(values, exact), _) => number(number_of(values, exact[row])),
                 (RawColumnValues::Texts(texts), _) if texts[row].is_empty() => missing,
                 (RawColumnValues::Texts(texts), LabelRule::EqualsText(text)) => {
                     Some(f32::from(u8::from(texts[row] == text)))
@@ -321,12 +337,14 @@ impl RawColumns<'_> {
     fn append_weights(&self, raw: &RawColumn<'_>, to: &mut Vec<f32>) -> Result<(), RawColumnError> {
         self.append_one_each(
             raw,
+            ValueUse::Number,
             || number::WEIGHT.into(),
             to,
             |row| {
                 let weight = match raw.values {
                     RawColumnValues::Numbers(numbers) => Some(numbers[row]),
                     RawColumnValues::Integers(integers) => Some(integers[row] as f64),
+                    RawColumnValues::Exact(values, exact) => Some(number_of(values, exact[row])),
                     RawColumnValues::Texts(texts) => number::parse(texts[row].as_bytes()),
                 };
                 weight.and_then(number::weight)
@@ -338,6 +356,7 @@ impl RawColumns<'_> {
     fn append_one_each<T>(
         &self,
         raw: &RawColumn<'_>,
+        wanted: ValueUse,
         expected: impl Fn() -> String,
         to: &mut Vec<T>,
         value: impl Fn(usize) -> Option<T>,
@@ -345,6 +364,12 @@ impl RawColumns<'_> {
         let column = || raw.name.to_owned();
         if raw.offsets.is_some() {
             let (found, expected) = ("several values per row".to_owned(), "one value per row");
+            return Err(RawColumnError::Type { column: column(), found, expected });
+        }
+        let values = raw.values.value_type();
+        // Files of text have no types.
+        if matches!(self.format, RowFormat::Parquet(_)) && !values.fits(wanted) {
+            let (found, expected) = (values.describe().to_owned(), wanted.expects());
             return Err(RawColumnError::Type { column: column(), found, expected });
         }
         let found = raw.values.len();
@@ -448,7 +473,12 @@ impl CategoriesOf<'_> {
                 },
                 RawValues::Keys(_) => Err(self.wrong_type(raw, "integers")),
             },
-            RawColumnValues::Numbers(_) => Err(self.wrong_type(raw, "floating-point numbers")),
+            RawColumnValues::Exact(values, exact) if !self.hexadecimal && values.fits(ValueUse::Category) => {
+                self.push(raw, row, &text_of(values, exact[at]), to)
+            }
+            RawColumnValues::Exact(..) | RawColumnValues::Numbers(_) => {
+                Err(self.wrong_type(raw, raw.values.value_type().describe()))
+            }
         }
     }
 
@@ -472,7 +502,8 @@ impl CategoriesOf<'_> {
     }
 
     fn wrong_type(&self, raw: &RawColumn<'_>, found: &str) -> RawColumnError {
-        let expected = if self.hexadecimal { "strings of hexadecimal digits" } else { "strings or integers" };
+        let expected =
+            if self.hexadecimal { "strings of hexadecimal digits" } else { ValueUse::Category.expects() };
         RawColumnError::Type { column: raw.name.to_owned(), found: found.to_owned(), expected }
     }
 
@@ -489,12 +520,34 @@ impl CategoriesOf<'_> {
     }
 }
 
+/// Returns the number of an exact value; NaN if it is missing.
+fn number_of(values: ValueType, exact: Option<i128>) -> f64 {
+    exact.map_or(f64::NAN, |exact| values.number(exact))
+}
+
+/// Returns the text of an exact value; empty if it is missing.
+fn text_of(values: ValueType, exact: Option<i128>) -> String {
+    let mut text = Vec::new();
+    exact.inspect(|&exact| values.write_text(exact, &mut text));
+    String::from_utf8(text).expect("texts of exact values are ASCII")
+}
+
 impl RawColumnValues<'_> {
+    fn value_type(&self) -> ValueType {
+        match self {
+            Self::Numbers(_) => ValueType::Float,
+            Self::Integers(_) => ValueType::Integer,
+            Self::Texts(_) => ValueType::Text,
+            Self::Exact(values, _) => *values,
+        }
+    }
+
     fn len(&self) -> usize {
         match self {
             Self::Numbers(values) => values.len(),
             Self::Integers(values) => values.len(),
             Self::Texts(values) => values.len(),
+            Self::Exact(_, values) => values.len(),
         }
     }
 
@@ -503,6 +556,7 @@ impl RawColumnValues<'_> {
             Self::Numbers(values) => values[row].to_string(),
             Self::Integers(values) => values[row].to_string(),
             Self::Texts(values) => format!("{:?}", values[row]),
+            Self::Exact(values, exact) => text_of(*values, exact[row]),
         }
     }
 }

@@ -1,18 +1,25 @@
 //! Raw columns from Arrow arrays of any type.
 //!
-//! An [`ArrowColumn`] stores its values as one flat array of `Float64`, `Int64` or strings; numbers have no nulls.
-//! An array that already has this form is not copied.
+//! An [`ArrowColumn`] stores its values as one flat array of `Float64`, `Int64`, strings or, for all other exact values,
+//! `Decimal128`; numbers have no nulls. An array that already has this form is not copied.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
+    ArrowPrimitiveType, Date32Type, Date64Type, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
+    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType,
+    Time32SecondType, Time64MicrosecondType, Time64NanosecondType, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
     UInt32Type, UInt64Type,
 };
-use arrow_array::{Array, ArrayRef, Float64Array, Int64Array, LargeStringArray, PrimitiveArray};
+use arrow_array::{
+    Array, ArrayRef, Decimal128Array, Float64Array, Int64Array, LargeStringArray, PrimitiveArray,
+};
 use arrow_schema::DataType;
+use arrow_schema::TimeUnit as ArrowUnit;
+use rankine_reader::convert::{TimeUnit, ValueType};
 
 use crate::features::{RawColumn, RawColumnError, RawColumnValues};
 
@@ -20,34 +27,34 @@ use crate::features::{RawColumn, RawColumnError, RawColumnValues};
 #[derive(Debug, Clone)]
 pub struct ArrowColumn {
     name: String,
-    values: ArrayRef,
+    values: FlatValues,
     /// Where the values of each row start, then their end; `None`: one value per row.
     offsets: Option<Vec<u32>>,
 }
 
 impl ArrowColumn {
-    /// Makes a column of an array with one entry per row. Lists become bags: null ones are empty, and nulls in them are
-    /// left out. Other nulls are missing numbers, or empty texts.
+    /// Makes a column of an array with one entry per row. Lists, and lists of lists, become bags of all their values:
+    /// null ones are empty, and nulls in them are left out. Other nulls are missing numbers, or empty texts.
     ///
     /// # Errors
-    /// [`RawColumnError::Type`] if the values are neither numbers nor texts; [`RawColumnError::TooManyValues`].
+    /// [`RawColumnError::Type`] if values of this type cannot be read; [`RawColumnError::TooManyValues`].
     pub fn new(name: String, array: &ArrayRef) -> Result<Self, RawColumnError> {
         if let Some(lists) = Lists::of(array) {
             return Self::of_lists(name, &lists);
         }
-        let values = canonical(array).ok_or_else(|| unsupported(&name, array.data_type()))?;
+        let values = FlatValues::of(array).ok_or_else(|| unsupported(&name, array.data_type()))?;
         Ok(Self { name, values, offsets: None })
     }
 
     /// Makes a column whose row `i` has the values from `offsets[i]` to `offsets[i + 1]`.
     ///
     /// # Errors
-    /// [`RawColumnError::Type`] if the values are neither numbers nor texts; [`RawColumnError::Offsets`].
+    /// [`RawColumnError::Type`] if values of this type cannot be read; [`RawColumnError::Offsets`].
     pub fn ragged(name: String, offsets: Vec<u32>, array: &ArrayRef) -> Result<Self, RawColumnError> {
-        let values = canonical(array).ok_or_else(|| unsupported(&name, array.data_type()))?;
+        let values = FlatValues::of(array).ok_or_else(|| unsupported(&name, array.data_type()))?;
         let end = offsets.last().map(|&end| end as usize);
-        if offsets.first() != Some(&0) || !offsets.is_sorted() || end != Some(values.len()) {
-            let values = values.len();
+        if offsets.first() != Some(&0) || !offsets.is_sorted() || end != Some(values.array.len()) {
+            let values = values.array.len();
             return Err(RawColumnError::Offsets { column: name, values });
         }
         Ok(Self { name, values, offsets: Some(offsets) })
@@ -57,18 +64,16 @@ impl ArrowColumn {
         let unsupported = || unsupported(&name, lists.array.data_type());
         let (mut offsets, mut kept) = (vec![0], Vec::new());
         for row in 0..lists.array.len() {
-            if lists.array.is_valid(row) {
-                kept.extend(lists.range(row).filter(|&at| !lists.values.is_null(at)));
-            }
+            lists.append_to(row, &mut kept);
             offsets.push(u32::try_from(kept.len()).map_err(|_| too_many(&name))?);
         }
-        let values = canonical(lists.values).ok_or_else(unsupported)?;
+        let values = FlatValues::of(lists.innermost()).ok_or_else(unsupported)?;
         let first = kept.first().copied().unwrap_or(0);
         let consecutive = kept.iter().enumerate().all(|(number, &at)| at == first + number);
-        let values = if consecutive {
+        let values = if consecutive && values.array.null_count() == 0 {
             values.slice(first, kept.len())
         } else {
-            gather(&values, kept.into_iter().map(Some))
+            values.gather(kept.into_iter().map(Some))
         };
         Ok(Self { name, values, offsets: Some(offsets) })
     }
@@ -80,7 +85,7 @@ impl ArrowColumn {
 
     /// Returns the number of rows.
     pub fn rows(&self) -> usize {
-        self.offsets.as_ref().map_or(self.values.len(), |offsets| offsets.len() - 1)
+        self.offsets.as_ref().map_or(self.values.array.len(), |offsets| offsets.len() - 1)
     }
 
     /// Returns some of its rows, without copying their values.
@@ -95,20 +100,35 @@ impl ArrowColumn {
         Self { name, values, offsets: Some(offsets) }
     }
 
-    /// Returns the texts of a column of texts, and nothing for other columns.
-    pub(super) fn texts(&self) -> Vec<&str> {
-        texts(&self.values).map(Option::unwrap_or_default).collect()
+    /// Returns the values in the form that the library takes, if it is not the form in which they are stored.
+    pub(super) fn copies(&self) -> Copies<'_> {
+        let FlatValues { array, .. } = &self.values;
+        Copies {
+            texts: texts(array).map(Option::unwrap_or_default).collect(),
+            exact: match array.data_type() {
+                DataType::Decimal128(..) => array.as_primitive::<Decimal128Type>().iter().collect(),
+                _ => Vec::new(),
+            },
+        }
     }
 
-    /// Returns the column for the library; `texts` are its texts.
-    pub(super) fn raw<'a>(&'a self, texts: &'a [&'a str]) -> RawColumn<'a> {
-        let values = match self.values.data_type() {
-            DataType::Float64 => RawColumnValues::Numbers(self.values.as_primitive::<Float64Type>().values()),
-            DataType::Int64 => RawColumnValues::Integers(self.values.as_primitive::<Int64Type>().values()),
-            _ => RawColumnValues::Texts(texts),
+    /// Returns the column for the library.
+    pub(super) fn raw<'a>(&'a self, copies: &'a Copies<'a>) -> RawColumn<'a> {
+        let FlatValues { array, values } = &self.values;
+        let values = match array.data_type() {
+            DataType::Float64 => RawColumnValues::Numbers(array.as_primitive::<Float64Type>().values()),
+            DataType::Int64 => RawColumnValues::Integers(array.as_primitive::<Int64Type>().values()),
+            DataType::Decimal128(..) => RawColumnValues::Exact(*values, &copies.exact),
+            _ => RawColumnValues::Texts(&copies.texts),
         };
         RawColumn { name: &self.name, values, offsets: self.offsets.as_deref() }
     }
+}
+
+/// Values of a column that are copied for the library.
+pub(super) struct Copies<'a> {
+    texts: Vec<&'a str>,
+    exact: Vec<Option<i128>>,
 }
 
 pub(super) fn too_many(name: &str) -> RawColumnError {
@@ -119,7 +139,7 @@ fn unsupported(name: &str, found: &DataType) -> RawColumnError {
     RawColumnError::Type {
         column: name.to_owned(),
         found: format!("values of type {found}"),
-        expected: "numbers, strings, or lists of them",
+        expected: "numbers, strings, dates, times, or lists of them",
     }
 }
 
@@ -130,6 +150,23 @@ pub(super) struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
+    /// Appends where the values of a row are in the innermost array, without nulls.
+    fn append_to(&self, row: usize, kept: &mut Vec<usize>) {
+        if self.array.is_null(row) {
+            return;
+        }
+        let valid = self.range(row).filter(|&at| !self.values.is_null(at));
+        match Self::of(self.values) {
+            Some(inner) => valid.for_each(|at| inner.append_to(at, kept)),
+            None => kept.extend(valid),
+        }
+    }
+
+    /// Returns the values of the lists; if they are lists, their values.
+    fn innermost(&self) -> &'a ArrayRef {
+        Self::of(self.values).map_or(self.values, |inner| inner.innermost())
+    }
+
     pub(super) fn of(array: &'a ArrayRef) -> Option<Self> {
         let values = match array.data_type() {
             DataType::List(_) => array.as_list::<i32>().values(),
@@ -160,84 +197,196 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// Returns a flat array as one of the three kinds; `None` if its type is neither numbers nor texts.
-pub(super) fn canonical(array: &ArrayRef) -> Option<ArrayRef> {
-    macro_rules! numbers {
-        ($type:ty) => {
-            Arc::new(numbers(array.as_primitive::<$type>().iter().map(|number| number.map(f64::from))))
-        };
-    }
-    macro_rules! integers {
-        ($type:ty) => {
-            integers(array.as_primitive::<$type>())
-        };
-    }
-    Some(match array.data_type() {
-        DataType::Float64 if array.null_count() == 0 => Arc::clone(array),
-        DataType::Float64 => numbers!(Float64Type),
-        DataType::Float32 => numbers!(Float32Type),
-        DataType::Float16 => numbers!(Float16Type),
-        DataType::Boolean => Arc::new(numbers(
-            array.as_boolean().iter().map(|value| value.map(|value| f64::from(u8::from(value)))),
-        )),
-        DataType::Int64 if array.null_count() == 0 => Arc::clone(array),
-        DataType::Int8 => integers!(Int8Type),
-        DataType::Int16 => integers!(Int16Type),
-        DataType::Int32 => integers!(Int32Type),
-        DataType::Int64 => integers!(Int64Type),
-        DataType::UInt8 => integers!(UInt8Type),
-        DataType::UInt16 => integers!(UInt16Type),
-        DataType::UInt32 => integers!(UInt32Type),
-        DataType::UInt64 => integers!(UInt64Type),
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Arc::clone(array),
-        DataType::Null => Arc::new(LargeStringArray::new_null(array.len())),
-        DataType::Dictionary(..) => {
+/// Values of one type.
+#[derive(Debug, Clone)]
+pub(super) struct FlatValues {
+    /// `Float64` or `Int64` without nulls, strings, or `Decimal128`, which holds exact values whatever its scale is.
+    pub(super) array: ArrayRef,
+    pub(super) values: ValueType,
+}
+
+impl FlatValues {
+    /// Returns the values of a flat array; `None` if values of its type cannot be read.
+    pub(super) fn of(array: &ArrayRef) -> Option<Self> {
+        if let DataType::Dictionary(..) = array.data_type() {
             let dictionary = array.as_any_dictionary();
             let keys = dictionary.normalized_keys();
             let keys = keys.into_iter().enumerate().map(|(row, key)| array.is_valid(row).then_some(key));
-            gather(&canonical(dictionary.values())?, keys)
+            return Some(Self::of(dictionary.values())?.gather(keys));
         }
+        let values = value_type(array.data_type())?;
+        let array = match values {
+            ValueType::Float | ValueType::Boolean => float_array(array)?,
+            ValueType::Text => text_array(array)?,
+            ValueType::Integer if *array.data_type() == DataType::Int64 && array.null_count() == 0 => {
+                Arc::clone(array)
+            }
+            _ => exact_array(array)?,
+        };
+        Some(Self { array, values })
+    }
+
+    fn slice(&self, first: usize, count: usize) -> Self {
+        Self { array: self.array.slice(first, count), values: self.values }
+    }
+
+    /// Gathers values; `None` becomes a null, or NaN.
+    fn gather(&self, at: impl Iterator<Item = Option<usize>>) -> Self {
+        let array: ArrayRef = match self.array.data_type() {
+            DataType::Float64 => {
+                let values = self.array.as_primitive::<Float64Type>();
+                Arc::new(numbers(at.map(|at| at.map(|at| values.value(at)))))
+            }
+            DataType::Int64 => {
+                let values = self.array.as_primitive::<Int64Type>();
+                integers(at.map(|at| at.map(|at| values.value(at).into())).collect())
+            }
+            DataType::Decimal128(..) => {
+                let values = self.array.as_primitive::<Decimal128Type>();
+                let valid = |at: usize| values.is_valid(at).then(|| values.value(at));
+                let exact = at.map(|at| at.and_then(valid));
+                match self.values {
+                    // Without the nulls of lists, they may fit.
+                    ValueType::Integer => integers(exact.collect()),
+                    _ => Arc::new(exact.collect::<Decimal128Array>()),
+                }
+            }
+            _ => {
+                let values: Vec<_> = texts(&self.array).collect();
+                Arc::new(at.map(|at| at.and_then(|at| values[at])).collect::<LargeStringArray>())
+            }
+        };
+        Self { array, values: self.values }
+    }
+}
+
+/// Returns the type of values; `None` if they cannot be read.
+fn value_type(data_type: &DataType) -> Option<ValueType> {
+    let unit = |unit: &ArrowUnit| match unit {
+        ArrowUnit::Second => TimeUnit::Second,
+        ArrowUnit::Millisecond => TimeUnit::Millisecond,
+        ArrowUnit::Microsecond => TimeUnit::Microsecond,
+        ArrowUnit::Nanosecond => TimeUnit::Nanosecond,
+    };
+    Some(match data_type {
+        DataType::Boolean => ValueType::Boolean,
+        DataType::Float16 | DataType::Float32 | DataType::Float64 => ValueType::Float,
+        DataType::Decimal32(_, scale) | DataType::Decimal64(_, scale) | DataType::Decimal128(_, scale) => {
+            ValueType::Decimal { scale: *scale }
+        }
+        DataType::Decimal256(digits, scale) if *digits <= 38 => ValueType::Decimal { scale: *scale },
+        DataType::Date32 | DataType::Date64 => ValueType::Date,
+        DataType::Time32(of) | DataType::Time64(of) => ValueType::Time(unit(of)),
+        DataType::Timestamp(of, _) => ValueType::Timestamp(unit(of)),
+        DataType::Null | DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => ValueType::Text,
+        // Strings of writers that do not say so, in Parquet as well.
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
+            ValueType::Text
+        }
+        integer if integer.is_integer() => ValueType::Integer,
         _ => return None,
     })
 }
 
-fn numbers(numbers: impl Iterator<Item = Option<f64>>) -> Float64Array {
-    numbers.map(|number| number.unwrap_or(f64::NAN)).collect::<Vec<_>>().into()
+fn float_array(array: &ArrayRef) -> Option<ArrayRef> {
+    macro_rules! floats {
+        ($type:ty) => {
+            numbers(array.as_primitive::<$type>().iter().map(|number| number.map(f64::from)))
+        };
+    }
+    Some(Arc::new(match array.data_type() {
+        DataType::Float64 if array.null_count() == 0 => return Some(Arc::clone(array)),
+        DataType::Float64 => floats!(Float64Type),
+        DataType::Float32 => floats!(Float32Type),
+        DataType::Float16 => floats!(Float16Type),
+        DataType::Boolean => {
+            numbers(array.as_boolean().iter().map(|value| value.map(|value| f64::from(u8::from(value)))))
+        }
+        _ => return None,
+    }))
 }
 
-/// Integers, or their decimal digits if there are nulls, which have no integer, or integers beyond 64 bits with sign.
-/// The library reads digits as it reads integers.
-fn integers<T>(array: &PrimitiveArray<T>) -> ArrayRef
+/// Returns an array of strings; `None` for bytes that are not UTF-8.
+fn text_array(array: &ArrayRef) -> Option<ArrayRef> {
+    let strings: Vec<Option<&[u8]>> = match array.data_type() {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => return Some(Arc::clone(array)),
+        DataType::Null => return Some(Arc::new(LargeStringArray::new_null(array.len()))),
+        DataType::Binary => array.as_binary::<i32>().iter().collect(),
+        DataType::LargeBinary => array.as_binary::<i64>().iter().collect(),
+        DataType::BinaryView => array.as_binary_view().iter().collect(),
+        DataType::FixedSizeBinary(_) => array.as_fixed_size_binary().iter().collect(),
+        _ => return None,
+    };
+    let strings = strings.into_iter().map(|bytes| bytes.map(std::str::from_utf8).transpose());
+    Some(Arc::new(strings.collect::<Result<LargeStringArray, _>>().ok()?))
+}
+
+/// Returns an array of exact values: `Int64` for integers without nulls if they fit it, and `Decimal128` for others.
+fn exact_array(array: &ArrayRef) -> Option<ArrayRef> {
+    macro_rules! exact {
+        ($type:ty) => {
+            Arc::new(widened::<$type>(array, i128::from))
+        };
+    }
+    Some(match array.data_type() {
+        DataType::Int8 => integer_array::<Int8Type>(array),
+        DataType::Int16 => integer_array::<Int16Type>(array),
+        DataType::Int32 => integer_array::<Int32Type>(array),
+        DataType::Int64 => integer_array::<Int64Type>(array),
+        DataType::UInt8 => integer_array::<UInt8Type>(array),
+        DataType::UInt16 => integer_array::<UInt16Type>(array),
+        DataType::UInt32 => integer_array::<UInt32Type>(array),
+        DataType::UInt64 => integer_array::<UInt64Type>(array),
+        DataType::Decimal32(..) => exact!(Decimal32Type),
+        DataType::Decimal64(..) => exact!(Decimal64Type),
+        DataType::Decimal128(..) => exact!(Decimal128Type),
+        // Its digits fit 128 bits.
+        DataType::Decimal256(..) => Arc::new(widened::<Decimal256Type>(array, |value| value.as_i128())),
+        DataType::Date32 => exact!(Date32Type),
+        // Milliseconds of whole days.
+        DataType::Date64 => {
+            Arc::new(widened::<Date64Type>(array, |value| i128::from(value).div_euclid(86_400_000)))
+        }
+        DataType::Time32(ArrowUnit::Second) => exact!(Time32SecondType),
+        DataType::Time32(_) => exact!(Time32MillisecondType),
+        DataType::Time64(ArrowUnit::Microsecond) => exact!(Time64MicrosecondType),
+        DataType::Time64(_) => exact!(Time64NanosecondType),
+        DataType::Timestamp(ArrowUnit::Second, _) => exact!(TimestampSecondType),
+        DataType::Timestamp(ArrowUnit::Millisecond, _) => exact!(TimestampMillisecondType),
+        DataType::Timestamp(ArrowUnit::Microsecond, _) => exact!(TimestampMicrosecondType),
+        DataType::Timestamp(ArrowUnit::Nanosecond, _) => exact!(TimestampNanosecondType),
+        _ => return None,
+    })
+}
+
+fn integer_array<T: ArrowPrimitiveType>(array: &ArrayRef) -> ArrayRef
 where
-    T: arrow_array::ArrowPrimitiveType,
-    T::Native: TryInto<i64> + ToString,
+    T::Native: TryInto<i64> + Into<i128>,
 {
-    let all: Option<Vec<i64>> = array.iter().map(|integer| integer?.try_into().ok()).collect();
+    let values: &PrimitiveArray<T> = array.as_primitive();
+    let all: Option<Vec<i64>> = values.iter().map(|integer| integer?.try_into().ok()).collect();
     match all {
         Some(integers) => Arc::new(Int64Array::from(integers)),
-        None => {
-            let digits = array.iter().map(|integer| integer.map(|integer| integer.to_string()));
-            Arc::new(digits.collect::<LargeStringArray>())
-        }
+        None => Arc::new(widened::<T>(array, T::Native::into)),
     }
 }
 
-/// Gathers values of an array of one of the three kinds; `None` becomes a missing number or an empty text.
-fn gather(array: &ArrayRef, at: impl Iterator<Item = Option<usize>>) -> ArrayRef {
-    match array.data_type() {
-        DataType::Float64 => {
-            let values = array.as_primitive::<Float64Type>();
-            Arc::new(numbers(at.map(|at| at.map(|at| values.value(at)))))
-        }
-        DataType::Int64 => {
-            let values = array.as_primitive::<Int64Type>();
-            integers(&at.map(|at| at.map(|at| values.value(at))).collect::<Int64Array>())
-        }
-        _ => {
-            let values: Vec<_> = texts(array).collect();
-            Arc::new(at.map(|at| at.and_then(|at| values[at])).collect::<LargeStringArray>())
-        }
+/// Returns integers as `Int64` if all of them are there and fit it.
+fn integers(exact: Decimal128Array) -> ArrayRef {
+    let all: Option<Vec<i64>> = exact.iter().map(|integer| integer?.try_into().ok()).collect();
+    match all {
+        Some(integers) => Arc::new(Int64Array::from(integers)),
+        None => Arc::new(exact),
     }
+}
+
+fn widened<T: ArrowPrimitiveType>(array: &ArrayRef, widen: impl Fn(T::Native) -> i128) -> Decimal128Array {
+    let values: &PrimitiveArray<T> = array.as_primitive();
+    values.iter().map(|value| value.map(&widen)).collect()
+}
+
+fn numbers(numbers: impl Iterator<Item = Option<f64>>) -> Float64Array {
+    numbers.map(|number| number.unwrap_or(f64::NAN)).collect::<Vec<_>>().into()
 }
 
 /// The texts of an array of texts.

@@ -1,7 +1,7 @@
 //! Mapped rows of a record batch, whose columns have the names of the model's.
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float64Type, Int64Type, UInt64Type};
+use arrow_array::types::{Decimal128Type, Float64Type, Int64Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::ScalarBuffer;
 use arrow_schema::DataType;
@@ -9,7 +9,7 @@ use rankine_reader::Schema;
 use rankine_reader::convert::{RawLabels, check_column_names};
 use rankine_reader::schema::{Categorical, Hotness};
 
-use super::columns::{Lists, canonical, too_many};
+use super::columns::{FlatValues, Lists, too_many};
 use crate::features::{FeatureError, Features, Ids, RawColumnError, TrainingRows, row_of};
 
 /// Mapped rows of a record batch: ids of 64 bits in its memory, and copies of the other values.
@@ -102,8 +102,9 @@ impl<'a> BatchColumns<'a> {
     /// Returns the number of each row; NaN where it is null.
     fn numbers(&self, name: &str) -> Result<Vec<f32>, RawColumnError> {
         let array = self.find(name)?;
-        let numbers = Some(array).filter(|array| is_numeric(array)).and_then(canonical);
-        let numbers = numbers.ok_or_else(|| wrong_type(name, array, "numbers"))?;
+        let numbers = Some(array).filter(|array| is_numeric(array)).and_then(FlatValues::of);
+        let FlatValues { array: numbers, values } =
+            numbers.ok_or_else(|| wrong_type(name, array, "numbers"))?;
         Ok(match numbers.data_type() {
             DataType::Float64 => {
                 numbers.as_primitive::<Float64Type>().values().iter().map(|&number| number as f32).collect()
@@ -111,11 +112,10 @@ impl<'a> BatchColumns<'a> {
             DataType::Int64 => {
                 numbers.as_primitive::<Int64Type>().values().iter().map(|&number| number as f32).collect()
             }
-            // The digits of integers, of which some are null, or too large for 64 bits with sign.
             _ => {
-                let number = |digits: Option<&str>| digits.and_then(|digits| digits.parse().ok());
-                let digits = numbers.as_string::<i64>().iter();
-                digits.map(|digits| number(digits).unwrap_or(f32::NAN)).collect()
+                let number =
+                    |exact: Option<i128>| exact.map_or(f32::NAN, |exact| values.number(exact) as f32);
+                numbers.as_primitive::<Decimal128Type>().iter().map(number).collect()
             }
         })
     }
@@ -177,8 +177,8 @@ fn ids_of(
     if *array.data_type() == DataType::UInt64 {
         return Ok(array.as_primitive::<UInt64Type>().values().clone());
     }
-    let integers = canonical(array).ok_or_else(|| wrong_type(name, array, "integers"))?;
-    let integers = integers.as_primitive::<Int64Type>().values();
+    let integers = FlatValues::of(array).ok_or_else(|| wrong_type(name, array, "integers"))?;
+    let integers = integers.array.as_primitive::<Int64Type>().values();
     if let Some(at) = integers.iter().position(|&id| id < 0) {
         return Err(not_an_id(at, integers[at].to_string()));
     }

@@ -14,8 +14,9 @@ pub(crate) use mapped::MappedRows;
 
 /// Raw rows, by columns: those of a record batch, or of arrays.
 ///
-/// Columns are numbers, texts, dictionaries or lists of these. A null is a missing number, or an empty text; in a list,
-/// it is left out. Numbers in fp64, 64-bit integers and texts are not copied.
+/// Columns are numbers, texts, decimals, dates, times, dictionaries or lists of these, and give the values that columns
+/// of these types give in Parquet. A null is a missing number, or an empty text; in a list, it is left out. Numbers in
+/// fp64, 64-bit integers and texts are not copied.
 #[derive(Debug, Clone)]
 pub struct ArrowRows {
     rows: usize,
@@ -55,8 +56,9 @@ impl ArrowRows {
 
     /// Lends the columns to `take`.
     pub(crate) fn with_columns<R>(&self, take: impl FnOnce(&[RawColumn<'_>]) -> R) -> R {
-        let texts: Vec<_> = self.columns.iter().map(ArrowColumn::texts).collect();
-        let raw: Vec<_> = self.columns.iter().zip(&texts).map(|(column, texts)| column.raw(texts)).collect();
+        let copies: Vec<_> = self.columns.iter().map(ArrowColumn::copies).collect();
+        let raw: Vec<_> =
+            self.columns.iter().zip(&copies).map(|(column, copies)| column.raw(copies)).collect();
         take(&raw)
     }
 }
@@ -76,8 +78,13 @@ impl TryFrom<&RecordBatch> for ArrowRows {
 mod tests {
     use std::sync::Arc;
 
-    use arrow_array::{ArrayRef, BinaryArray, Int64Array};
-    use rankine_reader::convert::RawColumnValues;
+    use arrow_array::builder::{Int32Builder, ListBuilder};
+    use arrow_array::{
+        Array, ArrayRef, BinaryArray, Date32Array, Date64Array, Decimal64Array, Decimal128Array,
+        Decimal256Array, FixedSizeBinaryArray, Int32Array, Int64Array, StringArray, Time32SecondArray,
+        Time64NanosecondArray, TimestampMillisecondArray, UInt64Array,
+    };
+    use rankine_reader::convert::{RawColumnValues, TimeUnit, ValueType};
 
     use super::*;
 
@@ -111,6 +118,78 @@ mod tests {
         assert_eq!((rows.is_empty(), rows.slice(2..2).is_empty()), (false, true));
     }
 
+    /// Parquet stores the same values as the same integers.
+    #[test]
+    fn decimals_dates_and_times_are_exact_values() {
+        let decimals = Decimal128Array::from(vec![Some(1230), None]).with_precision_and_scale(9, 2).unwrap();
+        let small = Decimal64Array::from(vec![Some(-7), None]).with_precision_and_scale(9, 4).unwrap();
+        let wide = Decimal256Array::from_iter([Some(arrow_buffer::i256::from_i128(-1)), None]);
+        let wide = wide.with_precision_and_scale(38, 10).unwrap();
+        let stamps = TimestampMillisecondArray::from(vec![Some(-1), None]).with_timezone("Europe/Paris");
+        for (array, values, exact) in [
+            (Arc::new(decimals) as ArrayRef, ValueType::Decimal { scale: 2 }, 1230),
+            (Arc::new(small), ValueType::Decimal { scale: 4 }, -7),
+            (Arc::new(wide), ValueType::Decimal { scale: 10 }, -1),
+            (Arc::new(Date32Array::from(vec![Some(20_512), None])), ValueType::Date, 20_512),
+            (Arc::new(Date64Array::from(vec![Some(-86_400_000), None])), ValueType::Date, -1),
+            (Arc::new(Time32SecondArray::from(vec![Some(9), None])), ValueType::Time(TimeUnit::Second), 9),
+            (
+                Arc::new(Time64NanosecondArray::from(vec![Some(9), None])),
+                ValueType::Time(TimeUnit::Nanosecond),
+                9,
+            ),
+            (Arc::new(stamps), ValueType::Timestamp(TimeUnit::Millisecond), -1),
+            (Arc::new(UInt64Array::from(vec![Some(u64::MAX), None])), ValueType::Integer, u64::MAX.into()),
+            (Arc::new(Int32Array::from(vec![Some(-3), None])), ValueType::Integer, -3),
+        ] {
+            let column = ArrowColumn::new("x".into(), &array).unwrap();
+            ArrowRows::new(2, vec![column]).unwrap().with_columns(|columns| match columns[0].values {
+                RawColumnValues::Exact(found, values_found) => {
+                    assert_eq!((found, values_found), (values, &[Some(exact), None][..]));
+                }
+                _ => panic!("{columns:?}"),
+            });
+        }
+        let too_wide = Decimal256Array::from(vec![None]).with_precision_and_scale(39, 2).unwrap();
+        let refused = ArrowColumn::new("x".into(), &(Arc::new(too_wide) as ArrayRef)).unwrap_err();
+        assert!(refused.to_string().contains("values of type Decimal256(39, 2)"), "{refused}");
+    }
+
+    #[test]
+    fn bytes_are_strings_and_lists_of_lists_are_bags() {
+        let fixed = FixedSizeBinaryArray::try_from_iter([b"ab", b"cd"].into_iter()).unwrap();
+        for array in [
+            Arc::new(BinaryArray::from_vec(vec![b"ab", b"cd"])) as ArrayRef,
+            Arc::new(fixed),
+            Arc::new(StringArray::from(vec!["ab", "cd"])),
+        ] {
+            let column = ArrowColumn::new("x".into(), &array).unwrap();
+            ArrowRows::new(2, vec![column]).unwrap().with_columns(|columns| {
+                let found = matches!(columns[0].values, RawColumnValues::Texts(["ab", "cd"]));
+                assert!(found, "{columns:?}");
+            });
+        }
+        // [[1, 2], null, [], [null, 3]], null, [[4]]
+        let mut lists = ListBuilder::new(ListBuilder::new(Int32Builder::new()));
+        lists.values().append_value([Some(1), Some(2)]);
+        lists.values().append_null();
+        lists.values().append_value([]);
+        lists.values().append_value([None, Some(3)]);
+        lists.append(true);
+        lists.append_null();
+        lists.values().append_value([Some(4)]);
+        lists.append(true);
+        let lists: ArrayRef = Arc::new(lists.finish());
+        for (first, offsets, values) in [(0, &[0, 3, 3, 4][..], &[1, 2, 3, 4][..]), (1, &[0, 0, 1], &[4])] {
+            let array = lists.slice(first, 3 - first);
+            let rows = ArrowRows::new(array.len(), vec![ArrowColumn::new("x".into(), &array).unwrap()]);
+            rows.unwrap().with_columns(|columns| {
+                let RawColumnValues::Integers(found) = columns[0].values else { panic!("{columns:?}") };
+                assert_eq!((columns[0].offsets, found), (Some(offsets), values));
+            });
+        }
+    }
+
     #[test]
     fn offsets_that_do_not_cover_the_values_once_are_refused() {
         let values = integers(&[7, 8, 1]);
@@ -118,7 +197,7 @@ mod tests {
             let refused = ArrowColumn::ragged("tags".into(), offsets.to_vec(), &values).unwrap_err();
             assert_eq!(refused, RawColumnError::Offsets { column: "tags".into(), values: 3 }, "{offsets:?}");
         }
-        let bytes: ArrayRef = Arc::new(BinaryArray::from_vec(vec![b"x"]));
+        let bytes: ArrayRef = Arc::new(BinaryArray::from_vec(vec![b"\xff"]));
         let refused = ArrowColumn::ragged("tags".into(), vec![0, 1], &bytes).unwrap_err();
         assert!(refused.to_string().contains("values of type Binary"), "{refused}");
     }

@@ -6,6 +6,7 @@ pub(crate) mod raw_type;
 pub(crate) mod selection;
 pub(crate) mod source;
 pub(crate) mod split;
+pub(crate) mod value_type;
 
 use crate::key::ShortKey;
 use crate::schema::{Hotness, Schema, VocabularyKind};

@@ -12,7 +12,7 @@ pub(crate) enum RawType {
     Number,
     /// Strings of Parquet: never numbers.
     Text,
-    /// Lists of categories.
+    /// Lists, or lists of lists, of categories.
     List,
     /// Dates and times.
     Time,

@@ -7,6 +7,8 @@ use crate::generate::Shape;
 use crate::raw::RawFormat;
 use crate::schema::{DenseDtype, Schema};
 
+#[cfg(feature = "parquet")]
+use RawColumnValues::Exact;
 use RawColumnValues::{Integers, Numbers, Texts};
 
 /// What a program's columns are read for.
@@ -87,6 +89,57 @@ fn numbers_of_criteo_are_integers() {
     ] {
         let error = append(numbers).unwrap_err().to_string();
         assert_eq!(error, format!("column I1, row 2: {shown} is not a 64-bit integer"));
+    }
+}
+
+/// As in files: a date is a category by its text and a number by its days, and a text is no number.
+#[cfg(feature = "parquet")]
+#[test]
+fn types_are_read_as_in_parquet() {
+    let schema = "label = { column = \"l\", equals = \"yes\" }\ndense = [{ column = \"n\" }]\n\
+                  categorical = [{ column = \"c\" }]";
+    let plan = SchemaFile::parse("s.toml", schema).unwrap();
+    let plan = plan.parquet_plan(1, DenseDtype::F32, &[false]).unwrap();
+    let model = Model { schema: plan.draft, format: plan.format };
+    let append = |label, number, category: RawColumnValues<'_>| {
+        let columns = [column("l", label), column("n", number), column("c", category)];
+        model.append(RawLabels::Needed, 1, &columns).map_err(|error| error.to_string())
+    };
+    let date = Exact(ValueType::Date, &[Some(20_512)]);
+    let cents = Exact(ValueType::Decimal { scale: 2 }, &[Some(-1230)]);
+    for (number, expected) in [(date, 20_512.0), (cents, -12.3), (Integers(&[7]), 7.0)] {
+        assert_eq!(append(Texts(&["yes"]), number, Texts(&["x"])).unwrap().dense[0], [expected]);
+    }
+    let missing = append(Texts(&["yes"]), Exact(ValueType::Date, &[None]), Texts(&["x"])).unwrap();
+    assert!(missing.dense[0][0].is_nan());
+    for (category, expected) in [
+        (date, "2026-02-28"),
+        (cents, "-12.30"),
+        (Exact(ValueType::Integer, &[Some(u64::MAX as i128)]), "18446744073709551615"),
+        (Exact(ValueType::Date, &[None]), ""),
+    ] {
+        let rows = append(Texts(&["yes"]), date, category).unwrap();
+        let text = [expected];
+        let same = append(Texts(&["yes"]), date, Texts(&text)).unwrap();
+        assert_eq!(format!("{:?}", rows.categories), format!("{:?}", same.categories), "{expected}");
+    }
+    for (label, number, category, words) in [
+        (
+            Texts(&["yes"]),
+            Texts(&["7"]),
+            date,
+            "column n has strings, but the model needs numbers (integers,",
+        ),
+        (
+            Texts(&["yes"]),
+            date,
+            Numbers(&[1.5]),
+            "column c has floating-point numbers, but the model needs cat",
+        ),
+        (Integers(&[1]), date, date, "column l has integers, but the model needs strings"),
+    ] {
+        let error = append(label, number, category).unwrap_err();
+        assert!(error.starts_with(words), "{error}");
     }
 }
 

@@ -17,6 +17,7 @@ use crate::convert::rows::raw_type::RawColumnType;
 use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{NamedTarget, PartRows, RequiredColumns, RowSource, Span};
 use crate::convert::rows::split::ColumnSplit;
+use crate::convert::rows::value_type::ValueUse;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::lines::Source;
 use crate::origin::{ColumnSources, LabelRule};
@@ -31,7 +32,7 @@ mod object;
 mod tests;
 mod values;
 
-use columns::{Columns, Leaf, ValueKind};
+use columns::{Bag, Columns, Leaf};
 use decode::{DecodedRows, Decoder, FileColumns};
 use file::OpenFile;
 use values::{Value, Values};
@@ -110,8 +111,8 @@ pub(crate) fn parquet_source(
         let rows = u64::try_from(file.metadata.file_metadata().num_rows()).unwrap_or(0);
         let columns = Columns { descriptor: file.schema(), source: &source };
         let mut leaves = Vec::new();
-        let mut leaf = |column: &str, wanted, list| -> Result<Option<(usize, Leaf)>> {
-            let Some(leaf) = columns.find(column, wanted, list).map_err(|why| refuse(column, why))? else {
+        let mut leaf = |column: &str, wanted, bag| -> Result<Option<(usize, Leaf)>> {
+            let Some(leaf) = columns.find(column, wanted, bag).map_err(|why| refuse(column, why))? else {
                 return Ok(None);
             };
             let number =
@@ -133,7 +134,7 @@ pub(crate) fn parquet_source(
         for (number, label) in sources.labels.iter().enumerate() {
             let may_be_missing = label.mask_missing || needed == RequiredColumns::Features;
             let text = matches!(label.rule, LabelRule::EqualsText(_));
-            match leaf(&label.column, if text { ValueKind::Text } else { ValueKind::Number }, false)? {
+            match leaf(&label.column, if text { ValueUse::Text } else { ValueUse::Number }, Bag::Never)? {
                 Some((leaf, _)) => {
                     let target = Target::Label { number, rule: label.rule.clone(), may_be_missing };
                     actions.push(Action { leaf, target });
@@ -143,7 +144,7 @@ pub(crate) fn parquet_source(
             }
         }
         if let Some(column) = &sources.weight {
-            match leaf(column, ValueKind::Number, false)? {
+            match leaf(column, ValueUse::Number, Bag::Never)? {
                 Some((leaf, _)) => actions.push(Action { leaf, target: Target::Weight }),
                 None if needed == RequiredColumns::All => return Err(lacks(column)),
                 None => weight_absent = true,
@@ -151,13 +152,14 @@ pub(crate) fn parquet_source(
         }
         for (number, column) in sources.dense.iter().enumerate() {
             let largest = target.largest_number(number);
-            let (leaf, _) = leaf(column, ValueKind::Number, false)?.ok_or_else(|| lacks(column))?;
+            let (leaf, _) = leaf(column, ValueUse::Number, Bag::Never)?.ok_or_else(|| lacks(column))?;
             actions.push(Action { leaf, target: Target::Dense { number, largest } });
         }
         for (number, from) in sources.categorical.iter().enumerate() {
             let column = &schema.categorical[number];
             let bag = matches!(column.hotness, Hotness::Ragged { .. });
-            let found = leaf(&from.column, ValueKind::Category, bag)?;
+            let may_be_list = if bag { Bag::Allowed } else { Bag::NotInFirstFile };
+            let found = leaf(&from.column, ValueUse::Category, may_be_list)?;
             let (leaf, found) = found.ok_or_else(|| lacks(&from.column))?;
             if found.list && from.separator.is_some() {
                 let why = "the column is already a list: remove its separator".to_owned();
@@ -274,8 +276,9 @@ fn push_values(
     match target {
         Target::Label { number, rule, may_be_missing } => {
             let label = match (rule, values.one(row)) {
-                (LabelRule::EqualsText(text), Some(Value::Bytes(bytes))) => {
-                    Some(f32::from(u8::from(bytes == text.as_bytes())))
+                (LabelRule::EqualsText(text), Some(value)) => {
+                    let equal = value.with_text(scratch, |value| value == text.as_bytes());
+                    Some(f32::from(u8::from(equal)))
                 }
                 (rule, value) => match value.and_then(Value::number) {
                     Some(number) => rule.of_number(number),

@@ -13,7 +13,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use rankine_base::error::Error;
 
-use super::columns::Leaf;
+use super::columns::{Leaf, value_type};
 use super::decode::{Decoder, FileColumns};
 use super::file::OpenFile;
 use crate::convert::tests::speed::processor_seconds;
@@ -24,7 +24,8 @@ fn all_columns(path: &Path) -> FileColumns {
     let source = Source::new(path, false).unwrap();
     let file = OpenFile::new(&source).unwrap();
     let columns = file.schema().columns().iter().enumerate();
-    let leaves = columns.map(|(index, leaf)| Leaf::new(index, leaf.name(), leaf)).collect();
+    let leaves =
+        columns.map(|(index, leaf)| Leaf::new(index, leaf.name(), leaf, value_type(leaf).unwrap())).collect();
     FileColumns { source: Arc::new(source), leaves }
 }
 

@@ -1,16 +1,19 @@
 //! The typed values of a column as they are stored, and reading those of some rows.
 
+use half::f16;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use parquet::data_type::{ByteArray, DataType, FixedLenByteArray};
+use parquet::data_type::{ByteArray, DataType, FixedLenByteArray, Int96};
 use parquet::errors::ParquetError;
 
 use super::columns::Leaf;
+use crate::convert::rows::value_type::ValueType;
 
 /// The non-null values of some rows of a leaf.
 #[derive(Debug)]
 pub(super) struct Values {
     typed: TypedValues,
-    pub(super) unsigned: bool,
+    values: ValueType,
+    unsigned: bool,
     /// For each row, the number of values up to its end.
     ends: Vec<u32>,
 }
@@ -24,6 +27,8 @@ enum TypedValues {
     Double(Vec<f64>),
     Bytes(Vec<ByteArray>),
     FixedBytes(Vec<FixedLenByteArray>),
+    /// Exact values that are stored as bytes.
+    Wide(Vec<i128>),
 }
 
 /// One value.
@@ -34,6 +39,8 @@ pub(super) enum Value<'a> {
     Uint(u64),
     Float(f64),
     Bytes(&'a [u8]),
+    /// A decimal, a date or a time.
+    Exact(ValueType, i128),
 }
 
 impl Values {
@@ -45,6 +52,13 @@ impl Values {
     pub(super) fn get(&self, at: usize) -> Value<'_> {
         match &self.typed {
             TypedValues::Bool(values) => Value::Bool(values[at]),
+            TypedValues::Wide(values) => Value::Exact(self.values, values[at]),
+            TypedValues::Int32(values) if self.values != ValueType::Integer => {
+                Value::Exact(self.values, values[at].into())
+            }
+            TypedValues::Int64(values) if self.values != ValueType::Integer => {
+                Value::Exact(self.values, values[at].into())
+            }
             TypedValues::Int32(values) if self.unsigned => Value::Uint(u64::from(values[at] as u32)),
             TypedValues::Int32(values) => Value::Int(i64::from(values[at])),
             TypedValues::Int64(values) if self.unsigned => Value::Uint(values[at] as u64),
@@ -86,6 +100,7 @@ impl Value<'_> {
             Self::Int(value) => Some(value as f64),
             Self::Uint(value) => Some(value as f64),
             Self::Float(value) => Some(value).filter(|value| !value.is_nan()),
+            Self::Exact(values, value) => Some(values.number(value)),
             Self::Bytes(_) => None,
         }
     }
@@ -98,15 +113,20 @@ impl Value<'_> {
             Self::Float(value) if value.is_finite() => value.into(),
             Self::Float(value) => value.to_string().into(),
             Self::Bytes(bytes) => String::from_utf8_lossy(bytes).into(),
+            Self::Exact(..) => self.with_text(&mut Vec::new(), |text| String::from_utf8_lossy(text).into()),
         }
     }
 
-    /// Calls `take` with the category's text: bytes unchanged, or an integer's decimal digits.
+    /// Calls `take` with the value's text: bytes unchanged, or as [`ValueType::write_text`] writes it.
     pub(super) fn with_text<R>(self, scratch: &mut Vec<u8>, take: impl FnOnce(&[u8]) -> R) -> R {
         use std::io::Write;
         scratch.clear();
         let written = match self {
             Self::Bytes(bytes) => return take(bytes),
+            Self::Exact(values, value) => {
+                values.write_text(value, scratch);
+                Ok(())
+            }
             Self::Int(value) => write!(scratch, "{value}"),
             Self::Uint(value) => write!(scratch, "{value}"),
             Self::Bool(value) => write!(scratch, "{value}"),
@@ -129,9 +149,49 @@ pub(super) fn read_rows(reader: &mut ColumnReader, rows: usize, leaf: &Leaf) -> 
         ColumnReader::FixedLenByteArrayColumnReader(reader) => {
             read_typed(reader, rows, leaf, TypedValues::FixedBytes)
         }
-        ColumnReader::Int96ColumnReader(_) => Err(ParquetError::General("a column changed its type".into())),
+        ColumnReader::Int96ColumnReader(reader) => read_typed(reader, rows, leaf, |values| {
+            TypedValues::Wide(values.iter().map(nanoseconds).collect())
+        }),
     }?;
-    Ok(Values { typed, unsigned: leaf.unsigned, ends })
+    Ok(Values { typed: typed.decoded(leaf.values)?, values: leaf.values, unsigned: leaf.unsigned, ends })
+}
+
+/// Returns the time since 1970 of a Julian day and nanoseconds.
+fn nanoseconds(value: &Int96) -> i128 {
+    const UNIX_EPOCH: i128 = 2_440_588;
+    let [low, high, day] = [0, 1, 2].map(|word| i128::from(value.data()[word]));
+    (day - UNIX_EPOCH) * 86_400_000_000_000 + (high << 32 | low)
+}
+
+impl TypedValues {
+    /// Decodes numbers that are stored as bytes.
+    fn decoded(self, values: ValueType) -> Result<Self, ParquetError> {
+        let bytes: Vec<&[u8]> = match (&self, values) {
+            (_, ValueType::Text) => return Ok(self),
+            (Self::Bytes(values), _) => values.iter().map(ByteArray::data).collect(),
+            (Self::FixedBytes(values), _) => values.iter().map(|value| value.data()).collect(),
+            _ => return Ok(self),
+        };
+        if values == ValueType::Float {
+            let half = |bytes: &[u8]| {
+                <[u8; 2]>::try_from(bytes).map_or(f32::NAN, |bytes| f16::from_le_bytes(bytes).into())
+            };
+            return Ok(Self::Float(bytes.into_iter().map(half).collect()));
+        }
+        let too_large = || ParquetError::General("a decimal has more than 128 bits".into());
+        let decimals = bytes.into_iter().map(|bytes| decimal(bytes).ok_or_else(too_large));
+        Ok(Self::Wide(decimals.collect::<Result<_, _>>()?))
+    }
+}
+
+/// Returns a big-endian number in two's complement; `None` if it has more than 128 bits.
+fn decimal(bytes: &[u8]) -> Option<i128> {
+    let sign = if bytes.first().is_some_and(|&first| first >= 0x80) { 0xff } else { 0 };
+    let (extension, bytes) = bytes.split_at(bytes.len().saturating_sub(16));
+    let mut all = [sign; 16];
+    all[16 - bytes.len()..].copy_from_slice(bytes);
+    let value = i128::from_be_bytes(all);
+    (extension.iter().all(|&byte| byte == sign) && (value < 0) == (sign == 0xff)).then_some(value)
 }
 
 fn read_typed<T: DataType>(
