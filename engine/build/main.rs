@@ -12,7 +12,7 @@ mod origin;
 use origin::Origin;
 
 /// The features that a build may have.
-const FEATURES: [&str; 5] = ["arrow", "cloud", "cuda", "parquet", "test-hooks"];
+const FEATURES: [&str; 6] = ["arrow", "cloud", "cuda", "parquet", "test-hooks", "zstd"];
 
 fn main() {
     let variable = |name: &str| env::var(name).unwrap_or_default();

@@ -278,6 +278,7 @@ fn parquet_and_csv_of_the_same_rows_give_the_same_dataset() {
         Compression::SNAPPY,
         Compression::ZSTD(Default::default()),
         Compression::LZ4_RAW,
+        Compression::BROTLI(Default::default()),
         Compression::GZIP(Default::default()),
     ];
     for (number, compression) in compressions.into_iter().enumerate() {

@@ -41,7 +41,7 @@ fn each_crate_is_described_and_licensed() {
         let docs = &manifest["package"]["metadata"]["docs"]["rs"];
         // A feature with dependencies adds items, except for the command.
         let features = manifest.get("features").and_then(toml::Value::as_table);
-        for feature in ["arrow", "cuda", "parquet"] {
+        for feature in ["arrow", "cuda", "parquet", "zstd"] {
             let has = features.is_some_and(|features| features.contains_key(feature));
             let documents = docs.get("features").and_then(toml::Value::as_array);
             let documents =

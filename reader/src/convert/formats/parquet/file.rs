@@ -6,12 +6,12 @@ use std::sync::Arc;
 use parquet::column::reader::{ColumnReader, get_column_reader};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
-use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::schema::types::SchemaDescriptor;
 use rankine_base::error::{Error, Result};
 
 use super::columns::Leaf;
 use super::object::ParquetInput;
+use super::pages::pages;
 use crate::convert::text::lines::Source;
 use crate::convert::text::unchanged::SourceFile;
 
@@ -51,8 +51,7 @@ impl OpenFile {
             .map_err(|_| ParquetError::General("a row group has a negative number of rows".into()))?;
         let reader = |leaf: &Leaf| {
             let column = group.column(leaf.index);
-            let pages = SerializedPageReader::new(Arc::clone(&self.input), column, rows, None)?;
-            Ok(get_column_reader(column.column_descr_ptr(), Box::new(pages)))
+            Ok(get_column_reader(column.column_descr_ptr(), pages(&self.input, column, rows)?))
         };
         Ok((rows, leaves.iter().map(reader).collect::<Result<_, ParquetError>>()?))
     }

@@ -28,6 +28,7 @@ mod columns;
 mod decode;
 mod file;
 mod object;
+mod pages;
 #[cfg(test)]
 mod tests;
 mod values;

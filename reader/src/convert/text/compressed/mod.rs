@@ -5,6 +5,8 @@ mod gzip;
 mod zstd;
 
 use std::fmt;
+#[cfg(feature = "parquet")]
+use std::io::BufRead;
 use std::io::{BufReader, Read};
 
 use gzip::GzipMembers;
@@ -43,6 +45,12 @@ impl Compression {
             Self::Zstd => Box::new(ZstdFrames::<_, Blocks>::new(file)),
         }
     }
+}
+
+/// Returns the text of consecutive Zstandard frames.
+#[cfg(feature = "parquet")]
+pub(crate) fn zstd_frames(frames: impl BufRead) -> impl Read {
+    ZstdFrames::<_, Blocks>::new(frames)
 }
 
 impl fmt::Display for Compression {

@@ -16,9 +16,9 @@ const WRONG_CHECKSUM: &str = "a frame's checksum does not match its text";
 const CORRUPT: &str = "a frame is corrupt";
 
 /// What decodes blocks in this build.
-#[cfg(feature = "parquet")]
+#[cfg(feature = "zstd")]
 pub(super) type Blocks = c::Blocks;
-#[cfg(not(feature = "parquet"))]
+#[cfg(not(feature = "zstd"))]
 pub(super) type Blocks = RustBlocks;
 
 /// Decodes the blocks of frames.
@@ -107,7 +107,7 @@ impl<R: Read> Read for Recorded<'_, R> {
 }
 
 /// Decodes blocks in Rust.
-#[cfg_attr(feature = "parquet", allow(dead_code, reason = "tests compare it with the C library"))]
+#[cfg_attr(feature = "zstd", allow(dead_code, reason = "tests compare it with the C library"))]
 #[derive(Default)]
 pub(super) struct RustBlocks(FrameDecoder);
 
@@ -154,7 +154,7 @@ fn decode_error(error: FrameDecoderError) -> io::Error {
 }
 
 /// The C library.
-#[cfg(feature = "parquet")]
+#[cfg(feature = "zstd")]
 mod c {
     use std::io::{self, BufRead, ErrorKind};
 
@@ -215,7 +215,7 @@ mod c {
     }
 }
 
-#[cfg(all(test, feature = "parquet"))]
+#[cfg(all(test, feature = "zstd"))]
 mod tests {
     use ruzstd::encoding::{CompressionLevel, compress_to_vec};
     use zstd_safe::{CCtx, CParameter};
