@@ -1,7 +1,7 @@
 //! Raw columns from Arrow arrays of any type.
 //!
-//! An [`ArrowColumn`] stores its values as one flat array of `Float64`, `Int64`, strings or, for all other exact values,
-//! `Decimal128`; numbers have no nulls. An array that already has this form is not copied.
+//! An [`ArrowColumn`] stores its values as one flat array of `Float64`, `Int64`, strings or, for all other exact
+//! values, `Decimal128`; numbers have no nulls. An array that already has this form is not copied.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use crate::convert::rows::raw_type::{RawColumnType, RawType};
 use crate::convert::rows::value_type::{TimeUnit, ValueType, ValueUse};
 use crate::convert::text::lines::Source;
 
-/// Maximum number of digits of a decimal: those of 128 bits.
+/// Maximum number of digits of a decimal, which fits 128 bits.
 const DIGITS_MAX: i32 = 38;
 
 /// A column of values.
