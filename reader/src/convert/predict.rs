@@ -206,7 +206,10 @@ pub(crate) fn with_source<T: SourceTask>(input: RawInput<'_>, task: T) -> Result
             task.run_keeping(keep, parquet::parquet_source(sources, target, files, threads, refuse)?)
         }
         #[cfg(not(feature = "parquet"))]
-        RowFormat::Parquet(_) => Err(crate::convert::no_parquet().into()),
+        RowFormat::Parquet(_) => {
+            let _ = threads;
+            Err(crate::convert::no_parquet().into())
+        }
     }
 }
 

@@ -9,12 +9,11 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use parquet::column::reader::ColumnReader;
 use rankine_base::error::Result;
 
 use super::columns::Leaf;
 use super::file::{OpenFile, guarded};
-use super::values::{Values, read_rows};
+use super::values::{ValueReader, Values, read_rows};
 use crate::convert::text::lines::Source;
 
 /// Rows per chunk.
@@ -94,7 +93,7 @@ struct Group {
 
 struct Column {
     /// `None` while a thread reads, and after an error.
-    reader: Option<Box<ColumnReader>>,
+    reader: Option<Box<ValueReader>>,
     /// Number of chunks that were begun.
     begun: u64,
     /// Chunks that were read and not returned.
@@ -103,7 +102,7 @@ struct Column {
 
 enum Task {
     Open(Opener),
-    Read { file: usize, first_chunk: u64, column: usize, reader: Box<ColumnReader>, rows: usize },
+    Read { file: usize, first_chunk: u64, column: usize, reader: Box<ValueReader>, rows: usize },
 }
 
 impl Group {

@@ -3,15 +3,18 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use parquet::column::reader::{ColumnReader, get_column_reader};
+use parquet::column::reader::get_column_reader;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::schema::types::SchemaDescriptor;
 use rankine_base::error::{Error, Result};
 
 use super::columns::Leaf;
+use super::dictionary::{self, Entries};
 use super::object::ParquetInput;
 use super::pages::pages;
+use super::values::ValueReader;
+use crate::convert::rows::value_type::ValueType;
 use crate::convert::text::lines::Source;
 use crate::convert::text::unchanged::SourceFile;
 
@@ -45,13 +48,20 @@ impl OpenFile {
         &self,
         group: usize,
         leaves: &[Leaf],
-    ) -> Result<(usize, Vec<ColumnReader>), ParquetError> {
+    ) -> Result<(usize, Vec<ValueReader>), ParquetError> {
         let group = self.metadata.row_group(group);
         let rows = usize::try_from(group.num_rows())
             .map_err(|_| ParquetError::General("a row group has a negative number of rows".into()))?;
         let reader = |leaf: &Leaf| {
             let column = group.column(leaf.index);
-            Ok(get_column_reader(column.column_descr_ptr(), pages(&self.input, column, rows)?))
+            let pages = pages(&self.input, column, rows)?;
+            if leaf.values == ValueType::Text && dictionary::has_all(column) {
+                let entries = Entries::default();
+                let numbers = dictionary::numbers(column, pages, &entries)?;
+                return Ok(ValueReader { column: numbers, entries: Some(entries) });
+            }
+            let column = get_column_reader(column.column_descr_ptr(), pages);
+            Ok(ValueReader { column, entries: None })
         };
         Ok((rows, leaves.iter().map(reader).collect::<Result<_, ParquetError>>()?))
     }

@@ -26,6 +26,7 @@ use crate::schema::{Hotness, VocabularyKind};
 
 mod columns;
 mod decode;
+mod dictionary;
 mod file;
 mod object;
 mod pages;

@@ -43,7 +43,8 @@ pub(super) fn pages(
         Compression::BROTLI(_) => Codec::Brotli,
         _ => return Ok(Box::new(SerializedPageReader::new(Arc::clone(input), column, rows, None)?)),
     };
-    let bytes_max = u64::try_from(column.uncompressed_size()).unwrap_or(0);
+    // The length of a page has 31 bits.
+    let bytes_max = u64::try_from(column.uncompressed_size()).unwrap_or(0).min(i32::MAX as u64);
     let stored = column.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
     let stored = SerializedPageReader::new(Arc::clone(input), &stored, rows, None)?;
     Ok(Box::new(Decompressed { stored, codec, bytes_max }))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parquet::data_type::{ByteArrayType, Int64Type};
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use rankine_base::error::Error;
@@ -31,9 +31,13 @@ fn all_columns(path: &Path) -> FileColumns {
 
 /// Writes row groups of these sizes, whose rows have their number in the file and its text.
 fn write(path: &Path, groups: &[usize]) {
+    write_with(path, groups, WriterProperties::builder());
+}
+
+fn write_with(path: &Path, groups: &[usize], properties: WriterPropertiesBuilder) {
     let message = "message rows { required int64 number; required byte_array text (UTF8); }";
     let message = Arc::new(parse_message_type(message).unwrap());
-    let properties = Arc::new(WriterProperties::builder().set_data_page_row_count_limit(1000).build());
+    let properties = Arc::new(properties.set_data_page_row_count_limit(1000).build());
     let file = File::create(path).unwrap();
     let mut writer = SerializedFileWriter::new(file, message, properties).unwrap();
     let mut first = 0;
@@ -81,6 +85,37 @@ fn rows_arrive_in_order_with_any_number_of_threads() {
     }
 }
 
+/// Strings are read as numbers of a dictionary's entries if it has all of them.
+#[test]
+fn strings_in_and_beside_a_dictionary_are_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows");
+    let properties = WriterProperties::builder;
+    for (properties, all_in_dictionary) in [
+        (properties(), true),
+        (properties().set_dictionary_enabled(false), false),
+        // The first pages have numbers, and later ones strings.
+        (properties().set_dictionary_page_size_limit(8000).set_write_batch_size(100), false),
+    ] {
+        write_with(&path, &[5000, 1], properties);
+        let mut found = [0_u64, 0];
+        for decoded in Decoder::new(vec![all_columns(&path)], NonZeroUsize::MIN) {
+            let decoded = decoded.unwrap();
+            let texts = &decoded.columns[1];
+            let group = usize::from(decoded.file_row >= 5000);
+            if group == 0 {
+                assert_eq!(format!("{texts:?}").contains("Numbers("), all_in_dictionary);
+            }
+            for row in 0..decoded.rows {
+                let text = (decoded.file_row + row as u64).to_string();
+                texts.with_text_of(row, &mut Vec::new(), |found| assert_eq!(found, text.as_bytes()));
+                found[group] += 1;
+            }
+        }
+        assert_eq!(found, [5000, 1]);
+    }
+}
+
 #[test]
 fn threads_decode_a_limited_number_of_chunks_ahead() {
     let dir = tempfile::tempdir().unwrap();
@@ -120,7 +155,8 @@ fn rows_before_an_error_arrive_and_none_after_it() {
     }
 }
 
-/// Measures how fast all columns of the file `RANKINE_SPEED_PARQUET` are decoded, on `RANKINE_SPEED_THREADS` threads.
+/// Measures how fast all columns of the file `RANKINE_SPEED_PARQUET` are decoded, on `RANKINE_SPEED_THREADS` threads;
+/// `benchmarks/parquet.py` compares it with PyArrow.
 #[test]
 #[ignore = "needs a file"]
 fn speed_of_parquet() {

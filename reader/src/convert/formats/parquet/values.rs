@@ -1,11 +1,15 @@
 //! The typed values of a column as they are stored, and reading those of some rows.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use half::f16;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType, FixedLenByteArray, Int96};
 use parquet::errors::ParquetError;
 
 use super::columns::Leaf;
+use super::dictionary::Entries;
 use crate::convert::rows::value_type::ValueType;
 
 /// The non-null values of some rows of a leaf.
@@ -27,8 +31,17 @@ enum TypedValues {
     Double(Vec<f64>),
     Bytes(Vec<ByteArray>),
     FixedBytes(Vec<FixedLenByteArray>),
+    /// Numbers of strings in a dictionary.
+    Numbers(Vec<i32>, Arc<Vec<Bytes>>),
     /// Exact values that are stored as bytes.
     Wide(Vec<i128>),
+}
+
+/// Reads the values of a leaf in a row group.
+pub(super) struct ValueReader {
+    pub(super) column: ColumnReader,
+    /// The entries of a dictionary, if the column has their numbers in place of its values.
+    pub(super) entries: Option<Entries>,
 }
 
 /// One value.
@@ -67,6 +80,7 @@ impl Values {
             TypedValues::Double(values) => Value::Float(values[at]),
             TypedValues::Bytes(values) => Value::Bytes(values[at].data()),
             TypedValues::FixedBytes(values) => Value::Bytes(values[at].data()),
+            TypedValues::Numbers(numbers, entries) => Value::Bytes(&entries[numbers[at] as usize]),
         }
     }
 
@@ -138,10 +152,15 @@ impl Value<'_> {
 }
 
 /// Reads the values of `rows` rows of a leaf.
-pub(super) fn read_rows(reader: &mut ColumnReader, rows: usize, leaf: &Leaf) -> Result<Values, ParquetError> {
-    let (typed, ends) = match reader {
+pub(super) fn read_rows(reader: &mut ValueReader, rows: usize, leaf: &Leaf) -> Result<Values, ParquetError> {
+    let ValueReader { column, entries } = reader;
+    let (typed, ends) = match column {
         ColumnReader::BoolColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Bool),
-        ColumnReader::Int32ColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Int32),
+        ColumnReader::Int32ColumnReader(reader) => read_typed(reader, rows, leaf, |values| match entries {
+            // Without values there may be no dictionary.
+            Some(entries) => TypedValues::Numbers(values, entries.get().cloned().unwrap_or_default()),
+            None => TypedValues::Int32(values),
+        }),
         ColumnReader::Int64ColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Int64),
         ColumnReader::FloatColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Float),
         ColumnReader::DoubleColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Double),
@@ -214,17 +233,22 @@ fn read_typed<T: DataType>(
     let highest = leaf.defined;
     let mut ends = Vec::with_capacity(rows);
     let mut count = 0u32;
+    let mut count_value = |level: i16| {
+        count += u32::from(level == highest);
+        count
+    };
     if defined.is_empty() {
         ends.extend(1..=values.len() as u32);
-    }
-    for (at, &level) in defined.iter().enumerate() {
-        if at > 0 && repeated.get(at).is_none_or(|&repeated| repeated == 0) {
-            ends.push(count);
+    } else if repeated.is_empty() {
+        ends.extend(defined.iter().map(|&level| count_value(level)));
+    } else {
+        for (at, &level) in defined.iter().enumerate() {
+            let end = count_value(level);
+            // The next value begins a row.
+            if repeated.get(at + 1).is_none_or(|&repeated| repeated == 0) {
+                ends.push(end);
+            }
         }
-        count += u32::from(level == highest);
-    }
-    if !defined.is_empty() {
-        ends.push(count);
     }
     if ends.len() != rows || ends.last().is_some_and(|&end| end as usize != values.len()) {
         return Err(ParquetError::General(format!("column {} has rows that do not add up", leaf.name)));
