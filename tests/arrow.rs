@@ -9,10 +9,10 @@ use std::sync::Arc;
 use arrow_array::builder::{ListBuilder, StringBuilder, UInt64Builder};
 use arrow_array::types::Int32Type;
 use arrow_array::{
-    ArrayRef, BooleanArray, Date32Array, DictionaryArray, FixedSizeListArray, Float32Array, Float64Array,
-    Int32Array, Int64Array, RecordBatch, StringArray, UInt8Array, UInt64Array,
+    ArrayRef, BooleanArray, DictionaryArray, DurationSecondArray, FixedSizeListArray, Float32Array,
+    Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt8Array, UInt64Array,
 };
-use arrow_schema::{DataType, Field};
+use arrow_schema::{DataType, Field, TimeUnit};
 use expect_test::expect;
 use rankine::prelude::*;
 use support::films::{CSV_NAMES, CSV_SETS, columns_of, convert, csv_rows};
@@ -316,8 +316,12 @@ fn batches_that_do_not_fit_are_refused_by_column_and_row() {
     ranker.score_mapped_batch(&with(label, None), &mut [0.0; 4]).unwrap();
     let refused = ranker.score_mapped_batch(&with(1, None), &mut [0.0; 4]).unwrap_err();
     assert_eq!(refused.to_string(), "there is no column C2");
-    let dates = Arc::new(Date32Array::from(vec![1; 4])) as ArrayRef;
-    let refused = ArrowRows::try_from(&batch([("day", dates)])).unwrap_err();
-    expect!["column day has values of type Date32, but the model needs numbers, strings, or lists of them"]
-        .assert_eq(&refused.to_string());
+    let durations = Arc::new(DurationSecondArray::from(vec![1; 4])) as ArrayRef;
+    let refused = ArrowRows::try_from(&batch([("days", durations)])).unwrap_err();
+    let (found, expected) =
+        (DataType::Duration(TimeUnit::Second), "numbers, strings, dates, times, or lists of them");
+    assert_eq!(
+        refused.to_string(),
+        format!("column days has values of type {found}, but the model needs {expected}")
+    );
 }
