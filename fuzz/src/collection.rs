@@ -1,8 +1,9 @@
 //! A collection of two datasets: its manifest and its statistics.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use rankine_reader::Dataset;
 use rankine_reader::merge::merge;
 use serde_json::Value;
 
@@ -49,17 +50,36 @@ impl Reader for Collection {
         let [content, statistics] = sections::split(bytes);
         let mut content: Value = serde_json::from_slice(content).map_err(error_text)?;
         for shard in content.pointer_mut("/shards").and_then(Value::as_array_mut).into_iter().flatten() {
-            // The manifests of the shards name temporary files, so their checksums differ each time.
-            if let Some(name) = SHARDS.into_iter().find(|name| shard["path"] == *name) {
-                let manifest = fs::read(self.dir.join(name).join("dataset.json")).unwrap();
-                set(shard, "/dataset_xxh3", checksum(&manifest));
+            let path = PathBuf::from(shard["path"].as_str().unwrap_or_default());
+            let Some(name) = SHARDS.into_iter().find(|name| path.file_name().is_some_and(|of| of == *name))
+            else {
+                continue;
+            };
+            // The manifests of the shards name temporary files, so their checksums differ each time, and so do the
+            // absolute paths, for which `/a` stands.
+            let dir = self.dir.join(name);
+            set(shard, "/dataset_xxh3", checksum(&fs::read(dir.join("dataset.json")).unwrap()));
+            if path.parent() == Some(Path::new("/")) {
+                set(shard, "/path", dir.to_str().unwrap());
             }
         }
         set(&mut content, "/statistics/bytes", statistics.len());
         set(&mut content, "/statistics/xxh3", checksum(statistics));
         fs::write(self.dir.join(STATISTICS), statistics).unwrap();
         fs::write(self.dir.join(MANIFEST), self.seal.seal(&content)).unwrap();
-        read_dataset(&self.dir)
+        read_dataset(&self.dir)?;
+        // Whatever is accepted has the samples of different shards.
+        let samples = |dataset: &Path| -> u64 {
+            let dataset = Dataset::open(dataset).expect("it was just read");
+            dataset
+                .parts()
+                .into_iter()
+                .map(|part| dataset.part(part).expect("it was just read").samples)
+                .sum()
+        };
+        let all: u64 = SHARDS.iter().map(|name| samples(&self.dir.join(name))).sum();
+        assert!(samples(&self.dir) <= all, "a shard is read twice");
+        Ok(())
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
@@ -67,6 +87,8 @@ impl Reader for Collection {
         for number in 0..SHARDS.len() {
             set(&mut content, &format!("/shards/{number}/dataset_xxh3"), checksum(&[]));
         }
-        vec![("whole", sections::join(&[&compact(&content), &self.statistics]))]
+        let whole = sections::join(&[&compact(&content), &self.statistics]);
+        set(&mut content, "/shards/0/path", "/a");
+        vec![("whole", whole), ("absolute", sections::join(&[&compact(&content), &self.statistics]))]
     }
 }

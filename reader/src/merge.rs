@@ -1,16 +1,16 @@
-//! Several datasets as one: opened together, or merged into a collection.
+//! Several datasets as one: opened together, merged into a collection, or one of them beside another.
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use rankine_base::error::{Error, IoContext, Result};
 use rankine_base::publish::PartialDir;
-use rankine_base::url::{is_url, refuse, without_file_scheme};
+use rankine_base::url::{refuse, without_file_scheme};
 
 use crate::convert::KnownColumns;
-use crate::dataset::{COLLECTION_NAME, Collection, Dataset, FileManifest, Folders, Shard, open_folders};
-use crate::schema::Label;
+use crate::dataset::{
+    COLLECTION_NAME, Collection, Dataset, FileManifest, Folders, Shard, first_repeated, open_folders,
+};
+use crate::schema::{Label, VocabularyKind};
 use crate::statistics;
 use crate::write::write_file;
 
@@ -47,23 +47,37 @@ pub fn merge<P: AsRef<Path>>(dirs: &[P], out: &Path) -> Result<Dataset> {
     Dataset::open(out)
 }
 
+/// Returns a dataset as a model that was trained on another one reads it, with the numbers of the columns that have
+/// categories which that one lacks: their ids are out of range and stand for unknown categories. Returns `None` if one
+/// of the two is not the other with new categories, as after `convert --like --grow`.
+///
+/// # Errors
+/// [`Error::Damaged`] or [`Error::Io`] for a vocabulary.
+pub fn with_tables_of(dataset: &Dataset, trained: &Dataset) -> Result<Option<(Dataset, Vec<usize>)>> {
+    let [own, theirs] = [KnownColumns::of(dataset)?, KnownColumns::of(trained)?];
+    if own.growth(&theirs).is_err() && theirs.growth(&own).is_err() {
+        return Ok(None);
+    }
+    let columns = dataset.schema().categorical.iter().zip(&trained.schema().categorical);
+    let grown: Vec<_> = columns.enumerate().filter(|(_, (own, trained))| own.rows > trained.rows).collect();
+    // No row of another column stands for unknown categories.
+    if grown.iter().any(|(_, (own, _))| !matches!(own.vocabulary, VocabularyKind::Exact { .. })) {
+        return Ok(None);
+    }
+    let grown = grown.into_iter().map(|(number, _)| number).collect();
+    Ok(Some((dataset.clone().with_rows_of(trained.schema()), grown)))
+}
+
 /// Opens the shards of datasets and collections, and checks that they fit together.
 fn together<P: AsRef<Path>>(dirs: &[P]) -> Result<Folders> {
     let mut shards = Vec::new();
     for dir in dirs {
         shards.extend(open_folders(dir.as_ref())?.into_shards());
     }
-    let mut seen = BTreeSet::new();
-    for shard in &shards {
-        let dir = match is_url(&shard.dir) {
-            // Components ignore a slash at the end.
-            true => shard.dir.components().collect(),
-            false => fs::canonicalize(&shard.dir).context("find", &shard.dir)?,
-        };
-        if !seen.insert(dir) {
-            let what = format!("the dataset {} is listed twice: list it once", shard.dir.display());
-            return Err(Error::unsuitable(&shard.dir, what));
-        }
+    let folders: Vec<_> = shards.iter().map(|shard| &shard.dir).collect();
+    if let Some(dir) = first_repeated(&folders) {
+        let what = format!("the dataset {} is listed twice: list it once", dir.display());
+        return Err(Error::unsuitable(dir, what));
     }
     let rows =
         |shard: &Shard| shard.manifest.schema.categorical.iter().map(|column| column.rows).sum::<u64>();

@@ -90,8 +90,8 @@ impl VerifyReport {
 }
 
 /// Reads and checks everything: the index of each part, each block (its checksum, its entry in the index, every id
-/// and bag), the sums of labels in the manifest, and the files outside the parts. `threads` threads check while one
-/// reads.
+/// and bag), the sums of labels in the manifest, the sums of statistics in a collection, and the files outside the
+/// parts. `threads` threads check while one reads.
 ///
 /// # Errors
 /// [`Error::Refused`] if checking cannot start. Damages are not errors; the report lists them.
@@ -118,7 +118,7 @@ pub fn verify_watched(
     let lists_statistics = dataset.files().iter().any(|file| file.name == statistics::FILE_NAME);
     if lists_statistics
         && report.is_whole()
-        && let Err(error) = dataset.statistics()
+        && let Err(error) = dataset.check_statistics()
     {
         report.add(&error);
     }

@@ -6,7 +6,7 @@ use rankine_base::sealed;
 use serde_json::{Value, json};
 
 use crate::support::{
-    BAD_DATA, Ended, Place, SUCCESS, USAGE, criteo_rows, job, json_file, run, train, weights,
+    BAD_DATA, Ended, FAILED, Place, SUCCESS, USAGE, criteo_rows, job, json_file, run, train, weights,
 };
 
 /// Samples of a block; each shard but the last has a multiple of it, so that blocks are the same in one folder.
@@ -148,6 +148,25 @@ fn collections_that_are_not_what_was_merged_are_refused() {
     ] {
         change(&|content| content["shards"][0]["path"] = wrong.clone()).with(BAD_DATA).says(&[said]);
     }
+    // Twice, however the path is written.
+    std::os::unix::fs::symlink(place.path("b"), place.path("all/link")).unwrap();
+    let again = ["/", "/.", "//"].map(|end| json!(place.word("b") + end));
+    for other in again.into_iter().chain([json!(place.word("./b")), json!("link"), json!("link/.")]) {
+        change(&|content| content["shards"][0]["path"] = other.clone())
+            .with(BAD_DATA)
+            .says(&["all/collection.json is damaged", "it lists a shard twice"]);
+    }
+    change(&|content| {
+        let entry = content["shards"][0].clone();
+        content["shards"] = (0..=1 << 16).map(|_| entry.clone()).collect();
+    })
+    .with(BAD_DATA)
+    .says(&["it lists 65537 shards"]);
+    // Shards that lead back to themselves.
+    std::os::unix::fs::symlink("round", place.path("all/round")).unwrap();
+    change(&|content| content["shards"][0]["path"] = json!("round"))
+        .with(FAILED)
+        .says(&["all/round/dataset.json", "Too many levels of symbolic links"]);
     change(&|content| content["reference"] = json!(2)).with(BAD_DATA).says(&["the vocabularies of shard 2"]);
     change(&|content| content["shards"] = json!([])).with(BAD_DATA).says(&["it lists 0 shards"]);
     change(&|content| content["shards"][1]["samples"]["train"] = json!(999))
@@ -162,6 +181,19 @@ fn collections_that_are_not_what_was_merged_are_refused() {
     change(&|content| (content["shards"][0]["path"], content["shards"][1]["path"]) = (b.clone(), a.clone()))
         .with(USAGE)
         .says(&["is not the one that the collection"]);
+    // Statistics of one shard, which are intact but not the sums.
+    let sums = fs::read(place.path("all/statistics.bin")).unwrap();
+    let of_b = fs::read(place.path("b/statistics.bin")).unwrap();
+    fs::write(place.path("all/statistics.bin"), &of_b).unwrap();
+    change(&|content| {
+        content["statistics"]["bytes"] = json!(of_b.len());
+        content["statistics"]["xxh3"] = json!(sealed::Checksum::of(&of_b).to_string());
+    })
+    .with(SUCCESS);
+    run(["inspect", &place.word("all"), "--verify"])
+        .with(BAD_DATA)
+        .says(&["all/statistics.bin is damaged", "its counts are not the sums over the shards"]);
+    fs::write(place.path("all/statistics.bin"), sums).unwrap();
     let mut flipped = good.clone();
     flipped[good.len() / 2] ^= 1;
     fs::write(&path, flipped).unwrap();

@@ -4,6 +4,7 @@
 //! a collection's folder holds that file and the statistics.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use rankine_base::error::{Error, IoContext, Malformed, Result};
@@ -117,11 +118,12 @@ fn open(dir: &Path) -> Result<Folders> {
     let text = store::read(&path)?;
     let damaged = |what: Malformed| Error::damaged(&path, None, what);
     let collection = Collection::from_json(&text, dir).map_err(damaged)?;
-    let mut shards = Vec::with_capacity(collection.shards.len());
-    for entry in &collection.shards {
-        let shard = dir.join(&entry.path);
-        // An url is not absolute to `join`.
-        let shard = if is_url(Path::new(&entry.path)) { PathBuf::from(&entry.path) } else { shard };
+    let dirs: Vec<_> = collection.shards.iter().map(|entry| entry.dir(dir)).collect();
+    if first_repeated(&dirs).is_some() {
+        return Err(damaged("it lists a shard twice".into()));
+    }
+    let mut shards = Vec::with_capacity(dirs.len());
+    for (entry, shard) in collection.shards.iter().zip(dirs) {
         let shard = match Shard::open(&shard) {
             Err(error) if store::is_missing(&error) => {
                 let what = format!(
@@ -151,6 +153,17 @@ fn open(dir: &Path) -> Result<Folders> {
     Ok(Folders::of(shards, reference, Some((dir, statistics))))
 }
 
+/// Returns the first folder that is also one of those before it, however its path is written.
+pub(crate) fn first_repeated<P: AsRef<Path>>(dirs: &[P]) -> Option<&Path> {
+    let mut seen = BTreeSet::new();
+    dirs.iter().map(AsRef::as_ref).find(|dir| {
+        // Components ignore a slash at the end. Whoever opens a folder that cannot be found says so.
+        let plain = || dir.components().collect();
+        let folder = if is_url(dir) { plain() } else { fs::canonicalize(dir).unwrap_or_else(|_| plain()) };
+        !seen.insert(folder)
+    })
+}
+
 /// Returns columns without what may differ between the shards of a collection.
 fn without_sizes(schema: &Schema) -> Schema {
     let mut alike = schema.clone();
@@ -161,6 +174,15 @@ fn without_sizes(schema: &Schema) -> Schema {
         }
     }
     alike
+}
+
+impl ShardEntry {
+    /// Returns the folder of the shard, of a collection in `dir`.
+    fn dir(&self, dir: &Path) -> PathBuf {
+        // An url is not absolute to `join`.
+        let path = Path::new(&self.path);
+        if is_url(path) { path.to_owned() } else { dir.join(path) }
+    }
 }
 
 impl Collection {
@@ -197,10 +219,6 @@ impl Collection {
                 true => "neither below its folder nor an url of the same bucket",
             };
             return Err(format!("the path {:?} is {allowed}", entry.path).into());
-        }
-        let distinct: BTreeSet<_> = shards.iter().map(|entry| entry.path.trim_end_matches('/')).collect();
-        if distinct.len() < shards.len() {
-            return Err("it lists a shard twice".into());
         }
         if collection.statistics.name != statistics::FILE_NAME {
             return Err(format!("it calls the statistics {:?}", collection.statistics.name).into());

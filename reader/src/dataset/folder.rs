@@ -204,17 +204,37 @@ impl Folders {
     /// Returns the look-ups of the training part, added up over all shards.
     pub(crate) fn statistics(&self) -> Result<Vec<TableStatistics>> {
         let Manifest { schema, files, .. } = &self.manifest;
-        if self.shards.len() == 1 || files.iter().any(|file| file.name == statistics::FILE_NAME) {
-            let bytes = self.checked_file(statistics::FILE_NAME)?;
-            return parse_statistics(&self.statistics, &bytes, schema);
+        match files.iter().any(|file| file.name == statistics::FILE_NAME) {
+            true => parse_statistics(&self.statistics, &self.checked_file(statistics::FILE_NAME)?, schema),
+            false => self.summed_statistics(),
+        }
+    }
+
+    /// Checks that the statistics of a collection are the sums over its shards.
+    pub(super) fn check_statistics(&self) -> Result<()> {
+        let listed = self.statistics()?;
+        let is_own = matches!(&self.shards[..], [shard] if shard.dir == self.statistics);
+        if is_own || listed == self.summed_statistics()? {
+            return Ok(());
+        }
+        let path = self.statistics.join(statistics::FILE_NAME);
+        Err(Error::damaged(&path, None, "its counts are not the sums over the shards: merge them again"))
+    }
+
+    /// Adds up the statistics of all shards.
+    fn summed_statistics(&self) -> Result<Vec<TableStatistics>> {
+        let of_shard = |shard: &Shard| {
+            let bytes = shard.checked_file(statistics::FILE_NAME)?;
+            parse_statistics(&shard.dir, &bytes, &shard.manifest.schema)
+        };
+        if let [shard] = &self.shards[..] {
+            return of_shard(shard);
         }
         let mut sums: Vec<TableSum> = Vec::new();
-        sums.resize_with(schema.stored_categorical().len(), Default::default);
+        sums.resize_with(self.manifest.schema.stored_categorical().len(), Default::default);
         // A shard without a training part has counted nothing.
         for shard in self.shards.iter().filter(|shard| shard.manifest.parts.contains_key(&Part::Train)) {
-            let bytes = shard.checked_file(statistics::FILE_NAME)?;
-            let tables = parse_statistics(&shard.dir, &bytes, &shard.manifest.schema)?;
-            sums.iter_mut().zip(tables).for_each(|(sum, table)| sum.add(table));
+            sums.iter_mut().zip(of_shard(shard)?).for_each(|(sum, table)| sum.add(table));
         }
         Ok(sums.into_iter().map(TableSum::finish).collect())
     }

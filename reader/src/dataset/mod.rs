@@ -29,7 +29,7 @@ mod folder;
 mod validation;
 
 pub use collection::COLLECTION_NAME;
-pub(crate) use collection::{Collection, open_folders};
+pub(crate) use collection::{Collection, first_repeated, open_folders};
 pub(crate) use fit::FitManifest;
 pub use fit::{FIT_NAME, Fit};
 pub(crate) use folder::{Folders, Shard};
@@ -166,8 +166,8 @@ pub struct Dataset {
     dir: PathBuf,
     source: Source,
     ids: Arc<IdRules>,
-    /// The columns with those that are computed from others; `None` if there are none of those.
-    with_buckets: Option<Arc<Schema>>,
+    /// The columns, if they are not as stored: some are computed from others, or tables are as in another dataset.
+    columns: Option<Arc<Schema>>,
     /// The samples of the training part that are held out.
     validation: Option<Arc<ValidationCut>>,
     /// Keeps blocks of objects.
@@ -291,7 +291,7 @@ impl Dataset {
             dir: dir.to_owned(),
             source: Source::Folders(Box::new(folders)),
             ids: Default::default(),
-            with_buckets: None,
+            columns: None,
             validation: None,
             cache: None,
         }
@@ -334,7 +334,7 @@ impl Dataset {
         let dir = first.and_then(|path| path.parent()).unwrap_or(Path::new("")).to_owned();
         let raw = RawDataset { decoder: decoder.into(), schema, block_samples, parts };
         let source = Source::Raw(Box::new(raw));
-        Ok(Self { dir, source, ids: Default::default(), with_buckets: None, validation: None, cache: None })
+        Ok(Self { dir, source, ids: Default::default(), columns: None, validation: None, cache: None })
     }
 
     /// Makes a dataset that has columns but no samples. `dir` is the folder of the vocabularies.
@@ -353,7 +353,7 @@ impl Dataset {
             dir: dir.to_owned(),
             source,
             ids: Default::default(),
-            with_buckets: None,
+            columns: None,
             validation: None,
             cache: None,
         })
@@ -378,7 +378,7 @@ impl Dataset {
         let mut schema = self.schema().stored();
         schema.categorical.extend_from_slice(columns);
         schema.validate()?;
-        Ok(Self { with_buckets: Some(Arc::new(schema)), ..self })
+        Ok(Self { columns: Some(Arc::new(schema)), ..self })
     }
 
     /// Adds the computed columns of another schema, such as that of a model, as far as this dataset has the numbers.
@@ -389,6 +389,15 @@ impl Dataset {
             Ok(with) => with,
             Err(_) => self,
         }
+    }
+
+    /// Gives tables as many rows as those of the same column in another schema; the other rows are then out of range.
+    pub(crate) fn with_rows_of(self, schema: &Schema) -> Self {
+        let mut own = self.schema().clone();
+        for (column, other) in own.categorical.iter_mut().zip(&schema.categorical) {
+            (column.rows, column.vocabulary) = (other.rows, other.vocabulary.clone());
+        }
+        Self { columns: Some(Arc::new(own)), ..self }
     }
 
     /// Keeps blocks that are fetched from object stores in a local folder; local files are read as they are.
@@ -460,7 +469,7 @@ impl Dataset {
 
     /// Returns the columns.
     pub fn schema(&self) -> &Schema {
-        if let Some(schema) = &self.with_buckets {
+        if let Some(schema) = &self.columns {
             return schema;
         }
         match &self.source {
@@ -522,7 +531,7 @@ impl Dataset {
         let found = found.map(|found| DatasetPart {
             ids: Arc::clone(&self.ids),
             objects: Objects { cache: self.cache.clone(), ..found.objects },
-            schema: self.with_buckets.as_ref().map_or(found.schema, Arc::clone),
+            schema: self.columns.as_ref().map_or(found.schema, Arc::clone),
             ..found
         });
         found.ok_or_else(|| {
@@ -550,6 +559,17 @@ impl Dataset {
         match &self.source {
             Source::Folders(folders) => folders.statistics(),
             Source::Raw(_) | Source::Columns(_) => Err(self.lists_no(statistics::FILE_NAME)),
+        }
+    }
+
+    /// Checks the statistics: of a collection, they must be the sums over its shards.
+    ///
+    /// # Errors
+    /// As [`Dataset::statistics`].
+    pub(crate) fn check_statistics(&self) -> Result<()> {
+        match &self.source {
+            Source::Folders(folders) => folders.check_statistics(),
+            Source::Raw(_) | Source::Columns(_) => Ok(()),
         }
     }
 
