@@ -9,6 +9,7 @@ mod cloud;
 mod collections;
 mod completions;
 mod conversion;
+mod days;
 mod deploy;
 mod downsampling;
 mod eval_sets;

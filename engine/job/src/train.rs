@@ -264,8 +264,8 @@ pub struct Eval {
 pub struct EvalSet {
     /// Name of the result, unique among the sets.
     pub name: String,
-    /// The dataset folder, or a list of folders. It must have the columns, transforms and vocabularies of the dataset
-    /// that is trained on.
+    /// The dataset folder, or a list of folders. It must have the columns and transforms of the dataset that is trained
+    /// on. Vocabularies may have grown from one to the other: categories that only this dataset has are unknown.
     pub data: Folders,
 }
 

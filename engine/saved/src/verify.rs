@@ -64,7 +64,7 @@ fn verify(dir: &Path, manifest: &FileManifest, stripe_bytes: Option<usize>) -> R
     }
 }
 
-fn checksum_of(mut file: &File) -> io::Result<Checksum> {
+fn checksum_of(file: &File) -> io::Result<Checksum> {
     let (mut hash, mut buffer) = (Xxh3::new(), Vec::new());
     loop {
         buffer.clear();

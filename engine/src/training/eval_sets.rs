@@ -1,10 +1,11 @@
 //! The further datasets that a job evaluates its model on (`[[eval.set]]`).
 
 use rankine_job::{Conflict, EvalSet, Job};
+use rankine_reader::merge::with_tables_of;
 use rankine_reader::{Columns, Dataset, Part};
 
 use super::error::TrainError;
-use super::ids::with_ids;
+use super::ids::with_ids_of_grown;
 
 /// A dataset that the trained model is evaluated on, besides the evaluation part of its own.
 #[derive(Debug)]
@@ -16,7 +17,8 @@ pub(super) struct NamedDataset {
     pub(super) part: Part,
 }
 
-/// Opens the datasets, and checks that they have the columns of the dataset that is trained on.
+/// Opens the datasets, and checks that they have the columns of the dataset that is trained on. Vocabularies may be
+/// larger or smaller if one grew from the other; categories that the training does not know are unknown.
 ///
 /// # Errors
 /// [`TrainError::Conflicts`] if one cannot be opened or has other columns.
@@ -27,15 +29,18 @@ pub(super) fn open(job: &Job, trained: &Dataset) -> Result<Vec<NamedDataset>, Tr
             TrainError::Conflicts(vec![Conflict::new(format!("eval.set.{number}.data"), what)])
         };
         let dataset = job.data.open_beside(set.data.paths()).map_err(|error| conflict(error.to_string()))?;
-        let dataset = dataset.with_buckets_of(trained.schema());
+        let mut dataset = dataset.with_buckets_of(trained.schema());
+        let mut grown = Vec::new();
         if let Some(what) = columns.difference(&dataset) {
-            let dir = dataset.dir().display();
-            return Err(conflict(format!(
-                "the dataset {dir} does not fit the one that is trained on: {what}. Convert its rows with `rankine \
-                 convert ... --like DATASET`"
-            )));
+            (dataset, grown) = with_tables_of(&dataset, trained)?.ok_or_else(|| {
+                conflict(format!(
+                    "the dataset {} does not fit the one that is trained on: {what}. Convert its rows with `rankine \
+                     convert ... --like DATASET`",
+                    dataset.dir().display()
+                ))
+            })?;
         }
-        let dataset = with_ids(job, dataset)?;
+        let dataset = with_ids_of_grown(job, dataset, &grown)?;
         let part = if dataset.samples(Part::Eval) > 0 { Part::Eval } else { Part::Train };
         Ok(NamedDataset { name: set.name.clone(), dataset, part })
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rankine_job::Job;
+use rankine_reader::vocabulary::OUT_OF_VOCABULARY;
 use rankine_reader::{Dataset, OutOfRange, Schema};
 
 use super::error::TrainError;
@@ -15,7 +16,17 @@ pub type IdCounts = BTreeMap<String, u64>;
 /// # Errors
 /// [`TrainError::Conflicts`] if the policy names a row that a column does not have.
 pub fn with_ids(job: &Job, dataset: Dataset) -> Result<Dataset, TrainError> {
-    let rules = job.id_rules(dataset.schema()).map_err(TrainError::Conflicts)?;
+    with_ids_of_grown(job, dataset, &[])
+}
+
+/// Applies a job's policy to the ids of a dataset of which some columns have grown: their further ids stand for
+/// categories that a model does not know.
+///
+/// # Errors
+/// As [`with_ids`].
+pub(super) fn with_ids_of_grown(job: &Job, dataset: Dataset, grown: &[usize]) -> Result<Dataset, TrainError> {
+    let mut rules = job.id_rules(dataset.schema()).map_err(TrainError::Conflicts)?;
+    grown.iter().for_each(|&column| rules[column] = OutOfRange::Row(OUT_OF_VOCABULARY));
     Ok(dataset.with_ids(&rules)?)
 }
 
