@@ -3,7 +3,7 @@
 //! The size is bounded for any table: the most frequent rows are listed one by one, the rest is a histogram.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rankine_base::error::{Error, Result};
@@ -186,24 +186,29 @@ impl TableCounter {
             bucket.rows += 1;
             bucket.lookups += count;
         };
-        // The top of the heap is the least frequent row of the head; among equals the highest row is replaced.
-        let mut head = BinaryHeap::with_capacity(self.counts.len().min(HEAD_ROWS_MAX) + 1);
-        for (row, count) in self.counts.iter().enumerate() {
+        let by_frequency = |&(row, count): &(u64, u64)| (Reverse(count), row);
+        let mut cut = |head: &mut Vec<(u64, u64)>| {
+            if head.len() > HEAD_ROWS_MAX {
+                head.select_nth_unstable_by_key(HEAD_ROWS_MAX, by_frequency);
+                head.drain(HEAD_ROWS_MAX..).for_each(|(_, count)| to_tail(count));
+            }
+        };
+        let mut head = Vec::new();
+        for (row, count) in (0..).zip(&self.counts) {
             let count = count.load(Ordering::Relaxed);
             if count == 0 {
                 continue;
             }
             lookups += count;
             distinct_rows += 1;
-            head.push(Reverse((count, Reverse(row as u64))));
-            if head.len() > HEAD_ROWS_MAX
-                && let Some(Reverse((count, _))) = head.pop()
-            {
-                to_tail(count);
+            head.push((row, count));
+            if head.len() == 2 * HEAD_ROWS_MAX {
+                cut(&mut head);
             }
         }
-        let head =
-            head.into_sorted_vec().into_iter().map(|Reverse((count, Reverse(row)))| (row, count)).collect();
+        cut(&mut head);
+        // Rows of a new vocabulary are nearly in this order, which makes a stable sort fast.
+        head.sort_by_key(by_frequency);
         TableStatistics { bags: self.bags.load(Ordering::Relaxed), lookups, distinct_rows, head, tail }
     }
 }

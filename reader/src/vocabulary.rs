@@ -7,7 +7,8 @@ use rankine_base::error::Malformed;
 use rankine_base::escape::{escape, unescape};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::key::{LongMap, ShortKey, ShortMap};
+use crate::key::rows::KeyRows;
+use crate::key::{LongMap, ShortKey};
 
 /// The row of every category that an exact vocabulary does not list.
 pub const OUT_OF_VOCABULARY: u64 = 0;
@@ -36,10 +37,11 @@ pub fn hash_row(category: &[u8], rows: u64) -> u64 {
 /// Row 0 stands for all others. Categories that were added to the vocabulary of an older dataset come after all that it
 /// had, in the same order among themselves.
 ///
-/// Takes 40 to 70 bytes per category of up to 15 bytes.
+/// Takes 40 to 56 bytes per category of up to 15 bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vocabulary {
-    short: ShortMap,
+    /// Has the same rows as `counts`.
+    short: KeyRows,
     long: LongMap,
     /// How often each row was looked up in training.
     counts: Vec<u64>,
@@ -87,7 +89,19 @@ impl Vocabulary {
 
     /// Returns the vocabulary that lists no category.
     pub(crate) fn empty() -> Self {
-        Self { short: ShortMap::default(), long: LongMap::default(), counts: vec![0] }
+        let mut vocabulary = Self::without_rows();
+        vocabulary.push_others(0);
+        vocabulary
+    }
+
+    fn without_rows() -> Self {
+        Self { short: KeyRows::default(), long: LongMap::default(), counts: Vec::new() }
+    }
+
+    /// Appends the first row, which stands for all categories that are not listed.
+    fn push_others(&mut self, count: u64) {
+        self.short.skip_row();
+        self.counts.push(count);
     }
 
     /// Builds the vocabulary of exactly these categories; `rest` look-ups of training were of others.
@@ -108,7 +122,7 @@ impl Vocabulary {
     pub(crate) fn append(&mut self, mut short: Vec<(ShortKey, u64)>, mut long: Vec<(Box<[u8]>, u64)>) {
         short.sort_unstable_by_key(|&(key, count)| (Reverse(count), key));
         long.sort_unstable_by(|a, b| (Reverse(a.1), &a.0).cmp(&(Reverse(b.1), &b.0)));
-        self.short.reserve(short.len());
+        self.short.reserve(short.len() + long.len(), short.len());
         self.long.reserve(long.len());
         self.counts.reserve_exact(short.len() + long.len());
         let mut long = long.into_iter().peekable();
@@ -129,13 +143,13 @@ impl Vocabulary {
 
     /// Gives a category the next row; returns false if it already had one.
     fn append_short(&mut self, key: ShortKey, count: u64) -> bool {
-        let fresh = self.short.insert(key, self.rows()).is_none();
         self.counts.push(count);
-        fresh
+        self.short.push(key)
     }
 
     fn append_long(&mut self, key: Box<[u8]>, count: u64) -> bool {
         let fresh = self.long.insert(key, self.rows()).is_none();
+        self.short.skip_row();
         self.counts.push(count);
         fresh
     }
@@ -148,20 +162,19 @@ impl Vocabulary {
     /// Returns the row of a category, or `None` if it has no row of its own and [`OUT_OF_VOCABULARY`] stands for it.
     pub fn row(&self, category: &[u8]) -> Option<u64> {
         match ShortKey::new(category) {
-            Some(key) => self.short.get(&key).copied(),
+            Some(key) => self.short.get(&key),
             None => self.long.get(category).copied(),
         }
     }
 
     /// Returns the row of a short category, or `None` if it has no row of its own.
     pub(crate) fn own_row_of_short(&self, key: &ShortKey) -> Option<u64> {
-        self.short.get(key).copied()
+        self.short.get(key)
     }
 
-    /// Returns the row of a short category, or [`OUT_OF_VOCABULARY`].
-    #[inline]
-    pub(crate) fn row_of_short(&self, key: &ShortKey) -> u64 {
-        self.own_row_of_short(key).unwrap_or(OUT_OF_VOCABULARY)
+    /// Appends the row of each short category to `rows`, [`OUT_OF_VOCABULARY`] for categories without one.
+    pub(crate) fn rows_of_short(&self, keys: &[ShortKey], rows: &mut Vec<u64>) {
+        self.short.rows_of(keys, rows);
     }
 
     /// Returns how often each row was looked up in training.
@@ -170,24 +183,28 @@ impl Vocabulary {
     }
 
     /// Returns the key of each row in row order.
-    fn keys(&self) -> Vec<Key<'_>> {
-        let mut keys = vec![Key::Others; self.counts.len()];
-        self.short.iter().for_each(|(&key, &row)| keys[row as usize] = Key::Short(key));
-        self.long.iter().for_each(|(key, &row)| keys[row as usize] = Key::Long(key));
-        keys
+    fn keys(&self) -> impl Iterator<Item = Key<'_>> {
+        let mut long: Vec<_> = self.long.iter().map(|(key, &row)| (row, &key[..])).collect();
+        long.sort_unstable_by_key(|&(row, _)| row);
+        let mut long = long.into_iter().peekable();
+        (0..).zip(self.short.keys()).map(move |(row, &key)| match long.next_if(|&(of, _)| of == row) {
+            Some((_, bytes)) => Key::Long(bytes),
+            None if key == ShortKey::NONE => Key::Others,
+            None => Key::Short(key),
+        })
     }
 
     /// Returns the first row, from 1, whose category differs in `longer`, which has as many rows or more, with both
     /// categories as a vocabulary file shows them.
     pub(crate) fn first_difference(&self, longer: &Self) -> Option<(u64, [String; 2])> {
-        let (mine, theirs) = (self.keys(), longer.keys());
-        let row = mine.iter().zip(&theirs).position(|(mine, theirs)| mine != theirs)?;
-        let text = |key: &Key<'_>| {
+        let mut keys = (0..).zip(self.keys().zip(longer.keys()));
+        let (row, (mine, theirs)) = keys.find(|(_, (mine, theirs))| mine != theirs)?;
+        let text = |key: Key<'_>| {
             let mut text = String::new();
             key.write(&mut text);
             text
         };
-        Some((row as u64, [text(&mine[row]), text(&theirs[row])]))
+        Some((row, [text(mine), text(theirs)]))
     }
 
     /// Writes the text of the vocabulary in pieces, one line per row in row order: category, tab, count. The first
@@ -198,7 +215,7 @@ impl Vocabulary {
     /// The first error of `put`.
     pub fn to_tsv<E>(&self, mut put: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut text = String::with_capacity(PIECE_BYTES + 1024);
-        for (key, count) in self.keys().iter().zip(&self.counts) {
+        for (key, count) in self.keys().zip(&self.counts) {
             key.write(&mut text);
             text.push('\t');
             text.push_str(&count.to_string());
@@ -216,8 +233,7 @@ impl Vocabulary {
     /// # Errors
     /// A description of what is wrong, with the line.
     pub fn from_tsv(text: &[u8]) -> Result<Self, Malformed> {
-        let mut vocabulary =
-            Self { short: ShortMap::default(), long: LongMap::default(), counts: Vec::new() };
+        let mut vocabulary = Self::without_rows();
         let text = text.strip_suffix(b"\n").ok_or("it does not end with a line feed")?;
         let mut bytes = Vec::new();
         for (number, line) in text.split(|&byte| byte == b'\n').enumerate() {
@@ -232,7 +248,7 @@ impl Vocabulary {
                         "the first row must be \\*, which stands for all categories not listed",
                     ));
                 }
-                vocabulary.counts.push(count);
+                vocabulary.push_others(count);
                 continue;
             }
             bytes.clear();

@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rankine_base::error::{Error, IoContext, Result};
 use rankine_base::publish::PartialDir;
 use rankine_base::sealed::Checksum;
+use rankine_base::stop::Stop;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use crate::block::{self, BlockId};
 use crate::dataset::{self, BlocksFile, FileManifest, MANIFEST_NAME, Manifest, PartManifest};
+use crate::ordered::ordered_map;
 use crate::origin::Origin;
 use crate::part::Part;
 use crate::samples::{LabelCounts, Samples};
@@ -21,6 +24,9 @@ use crate::statistics::{self, TableCounter, TableStatistics};
 
 /// After reaching this length, a file of blocks is closed and the next one is started.
 const FILE_BYTES: u64 = 1 << 30;
+
+/// Threads that sort the statistics of tables, each of which takes up to 32 MiB.
+const STATISTICS_THREADS: NonZeroUsize = NonZeroUsize::new(4).expect("it is not 0");
 
 /// Writes a whole file durably and returns its manifest entry. `name` is the path below `dir`, with forward slashes;
 /// its folder must exist.
@@ -298,9 +304,14 @@ impl<'a> DatasetWriter<'a> {
         if self.parts.is_empty() {
             return Err(Error::setting("samples", "no samples: a dataset needs at least one"));
         }
-        let counters = self.encoder.counters.iter().enumerate();
-        let statistics: Vec<_> =
-            counters.map(|(column, counter)| counter.added_to(self.earlier_statistics.get(column))).collect();
+        let mut statistics = Vec::new();
+        let counters = self.encoder.counters.iter().zip(0..).map(Ok);
+        let earlier = &self.earlier_statistics;
+        let add_up = |(counter, column): (&TableCounter, usize)| Ok(counter.added_to(earlier.get(column)));
+        ordered_map(STATISTICS_THREADS, &Stop::default(), counters, add_up, |table| -> Result<()> {
+            statistics.push(table);
+            Ok(())
+        })?;
         let dir = self.dir.path();
         self.files.push(write_file(dir, statistics::FILE_NAME, &statistics::to_bytes(&statistics))?);
         let mut parts = BTreeMap::new();
@@ -434,7 +445,7 @@ mod tests {
             assert_eq!(table.head, counts(train, column));
             assert_eq!(table.distinct_rows, table.head.len() as u64);
         }
-        let threads = std::num::NonZeroUsize::MIN;
+        let threads = NonZeroUsize::MIN;
         assert!(crate::verify::verify(&opened, threads).unwrap().is_whole());
     }
 

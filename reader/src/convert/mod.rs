@@ -320,12 +320,17 @@ impl PlannedWork for Converting<'_> {
 
         let block_samples = options.block_samples(plan.format.block_samples(schema)?)?;
         let mut writer = DatasetWriter::new(&dir, schema.clone(), block_samples)?;
-        learnt.write_vocabularies(&dir, &options.stop)?.into_iter().for_each(|file| writer.add_file(file));
         learnt.known_counts().for_each(|(column, counts)| writer.set_known_counts(column, counts));
         writer.set_earlier_statistics(learnt.earlier.take().unwrap_or_default());
-        let LearntColumns { schema, encoder, statistics, old, .. } = learnt;
-        let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer);
+        // The vocabularies of large tables take as long to write as a part of the rows.
+        let (vocabularies, written) = std::thread::scope(|scope| {
+            let vocabularies = scope.spawn(|| learnt.write_vocabularies(&dir, &options.stop));
+            let written = write::write(&pass, &learnt.encoder, &learnt.schema, dir.path(), &mut writer);
+            (vocabularies.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), written)
+        });
         let written = source.if_unchanged(written)?;
+        vocabularies?.into_iter().for_each(|file| writer.add_file(file));
+        let LearntColumns { schema, encoder, statistics, old, .. } = learnt;
         if statistics.rows.is_some_and(|rows| rows.read != written.rows.read) {
             let what = "the input files changed during the conversion: run it again".into();
             return Err(Error::Changed { path: None, what });

@@ -391,7 +391,7 @@ impl Dataset {
         }
     }
 
-    /// Gives tables as many rows as those of the same column in another schema; the other rows are then out of range.
+    /// Gives each table the rows of its column in another schema; ids of further rows are then out of range.
     pub(crate) fn with_rows_of(self, schema: &Schema) -> Self {
         let mut own = self.schema().clone();
         for (column, other) in own.categorical.iter_mut().zip(&schema.categorical) {

@@ -115,10 +115,11 @@ impl CriteoParser {
                 rest = after;
             }
         }
-        if memchr::memchr(b'\t', rest).is_some() {
-            return None;
+        match (&mut last.values, <[u8; 8]>::try_from(rest)) {
+            (RawValues::Keys(keys), Ok(eight)) if is_hex(eight) => keys.short.push(ShortKey::of_eight(eight)),
+            _ if memchr::memchr(b'\t', rest).is_some() => return None,
+            _ => push_category(*last_rule, rest, last)?,
         }
-        push_category(*last_rule, rest, last)?;
         rows.end_rows(1);
         Some(())
     }
@@ -236,6 +237,37 @@ fn split_field(line: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Parses a number of up to 18 digits, which cannot overflow; returns it with the bytes after its tab.
 #[inline]
 fn split_usual_number(line: &[u8]) -> Option<(f64, &[u8])> {
+    match line.first_chunk().and_then(|first| digits_before_tab(*first)) {
+        Some((value, digits)) => {
+            Some((if digits > 0 { f64::from(value) } else { f64::NAN }, &line[digits + 1..]))
+        }
+        None => split_long_number(line),
+    }
+}
+
+/// Returns the number of up to seven digits before a tab, and how many these are. All bytes are looked at at once:
+/// lengths of numbers are as good as random, so a loop over the digits would end with a mispredicted branch.
+#[inline]
+fn digits_before_tab(bytes: [u8; 8]) -> Option<(u32, usize)> {
+    const fn each(byte: u8) -> u64 {
+        u64::from_ne_bytes([byte; 8])
+    }
+    // The first byte of the text is the lowest one. Digits become 0 to 9; the top bit of other bytes is set.
+    let values = u64::from_le_bytes(bytes) ^ each(b'0');
+    let others = (((values & each(0x7f)) + each(0x80 - 10)) | values) & each(0x80);
+    let digits = others.trailing_zeros() as usize / 8;
+    if bytes.get(digits) != Some(&b'\t') {
+        return None;
+    }
+    // The digits become the highest bytes, after zeros; then pairs, fours and all eight of them are joined.
+    let values = values.unbounded_shl(64 - 8 * digits as u32);
+    let pairs = (values.wrapping_mul(10 << 8 | 1) >> 8) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs.wrapping_mul(100 << 16 | 1) >> 16) & 0x0000_ffff_0000_ffff;
+    Some((((fours.wrapping_mul(10_000 << 32 | 1)) >> 32) as u32, digits))
+}
+
+/// As [`split_usual_number`], for numbers that are negative, have more digits, or come last in their line.
+fn split_long_number(line: &[u8]) -> Option<(f64, &[u8])> {
     const DIGITS_MAX: usize = 18;
     let negative = line.first() == Some(&b'-');
     let digits = if negative { &line[1..] } else { line };
@@ -316,6 +348,18 @@ mod tests {
         let fault = parser.push(line, &mut rows).err()?;
         assert_eq!(format!("{rows:?}"), good, "nothing of a bad row may remain");
         Some((fault.reason, fault.field, parser.describe(fault, line)))
+    }
+
+    proptest! {
+        #[test]
+        fn digits_at_once_are_digits_one_by_one(
+            bytes in prop::array::uniform8(prop::sample::select(&b"0123456789999\t\t/:-\x80\xb9\xff"[..])),
+        ) {
+            let tab = bytes.iter().position(|&byte| byte == b'\t');
+            let digits = tab.map(|tab| &bytes[..tab]).filter(|digits| digits.iter().all(u8::is_ascii_digit));
+            let value = |digits: &[u8]| digits.iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
+            prop_assert_eq!(digits_before_tab(bytes), digits.map(|digits| (value(digits), digits.len())));
+        }
     }
 
     #[test]

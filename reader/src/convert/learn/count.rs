@@ -10,7 +10,8 @@ use rankine_base::stop::Stop;
 
 use crate::convert::learn::spill::{Run, SpillFile, merge_runs};
 use crate::convert::rows::RawKeys;
-use crate::key::{LongMap, ShortKey, ShortMap};
+use crate::key::counts::KeyCounts;
+use crate::key::{LongMap, ShortKey};
 use crate::vocabulary::{OUT_OF_VOCABULARY, Vocabulary};
 
 /// Number of hash maps per column, selected by hash: threads seldom meet in one, and a growing map needs little
@@ -36,7 +37,7 @@ pub(crate) struct CategoryCounter {
 
 #[derive(Debug, Default)]
 struct Shard {
-    short: ShortMap,
+    short: KeyCounts,
     long: LongMap,
     short_runs: Vec<Run>,
     long_runs: Vec<Run>,
@@ -44,7 +45,7 @@ struct Shard {
 
 impl Shard {
     fn bytes(&self) -> usize {
-        self.short.allocation_size() + self.long.allocation_size() + self.long.len() * LONG_ENTRY_BYTES
+        self.short.bytes() + self.long.allocation_size() + self.long.len() * LONG_ENTRY_BYTES
     }
 }
 
@@ -54,17 +55,20 @@ pub(crate) struct Buckets {
     /// Recent keys, each at the slot given by its hash, with their counts: most keys of click logs soon recur, and
     /// adding here takes a fraction of the time of a map.
     recent: Vec<(ShortKey, u64)>,
+    /// Keys that others have replaced as recent ones, with their counts.
+    replaced: Vec<(ShortKey, u64)>,
     short: [Vec<(ShortKey, u64)>; SHARDS],
     long: [Vec<Box<[u8]>>; SHARDS],
 }
 
-/// Number of recent keys: their memory is a small part of a core's own cache.
-const RECENT_KEYS: usize = 2048;
+/// Number of recent keys: their memory is a part of a core's own first cache.
+const RECENT_KEYS: usize = 1024;
 
 impl Default for Buckets {
     fn default() -> Self {
         Self {
             recent: vec![(ShortKey::NONE, 0); RECENT_KEYS],
+            replaced: Vec::new(),
             short: Default::default(),
             long: Default::default(),
         }
@@ -132,9 +136,7 @@ impl CategoryCounter {
 
     fn add_shard(&self, shard: &mut Shard, short: &[(ShortKey, u64)], long: &[Box<[u8]>]) {
         let before = shard.bytes();
-        for &(key, count) in short {
-            *shard.short.entry(key).or_insert(0) += count;
-        }
+        shard.short.add(short);
         for key in long {
             match shard.long.get_mut(key) {
                 Some(count) => *count += 1,
@@ -200,24 +202,23 @@ impl Buckets {
         const SHARD_SHIFT: u32 = 48;
         self.short.iter_mut().for_each(Vec::clear);
         self.long.iter_mut().for_each(Vec::clear);
-        let shard = |key: ShortKey| (key.mixed() >> SHARD_SHIFT) as usize % SHARDS;
+        // Whether a key is the recent one is as good as random, so no branch depends on it: the recent key is always
+        // copied, and the copy is kept if it was replaced. What a long key leaves, `NONE`, is dropped below.
+        self.replaced.resize(keys.short.len() + RECENT_KEYS, (ShortKey::NONE, 0));
+        let mut kept = 0;
         for &key in &keys.short {
             let (recent, count) = &mut self.recent[key.mixed() as usize % RECENT_KEYS];
-            if *recent == key {
-                *count += 1;
-                continue;
-            }
-            if *recent != ShortKey::NONE {
-                self.short[shard(*recent)].push((*recent, *count));
-            }
-            (*recent, *count) = (key, 1);
+            let same = *recent == key;
+            self.replaced[kept] = (*recent, *count);
+            kept += usize::from(!same);
+            (*recent, *count) = (key, *count * u64::from(same) + 1);
         }
-        for (recent, count) in &mut self.recent {
-            // This key also marks long keys, which follow.
-            if *recent != ShortKey::NONE {
-                self.short[shard(*recent)].push((*recent, *count));
-                *recent = ShortKey::NONE;
-            }
+        for recent in &mut self.recent {
+            self.replaced[kept] = std::mem::replace(recent, (ShortKey::NONE, 0));
+            kept += usize::from(self.replaced[kept].0 != ShortKey::NONE);
+        }
+        for &(key, count) in self.replaced[..kept].iter().filter(|(key, _)| *key != ShortKey::NONE) {
+            self.short[(key.mixed() >> SHARD_SHIFT) as usize % SHARDS].push((key, count));
         }
         for (_, key) in keys.long() {
             let hash = xxhash_rust::xxh3::xxh3_64(key);

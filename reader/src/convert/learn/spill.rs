@@ -7,7 +7,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hashbrown::HashMap;
 use rankine_base::error::{IoContext, Result};
 use rankine_base::stop::Stop;
 
@@ -145,12 +144,12 @@ impl RunReader<'_> {
     }
 }
 
-/// Passes every key of some runs and of a map to `take`, with the sum of its counts: in order if there are runs,
-/// otherwise in any order.
-pub(crate) fn merge_runs<K: SpillKey, S>(
+/// Passes every key of some runs and of `in_memory`, which has no key twice, to `take`, with the sum of its counts: in
+/// order if there are runs, otherwise in any order.
+pub(crate) fn merge_runs<K: SpillKey>(
     spill: &SpillFile,
     runs: &[Run],
-    in_memory: HashMap<K, u64, S>,
+    in_memory: impl IntoIterator<Item = (K, u64)>,
     stop: &Stop,
     mut take: impl FnMut(K, u64),
 ) -> Result<()> {
@@ -163,7 +162,7 @@ pub(crate) fn merge_runs<K: SpillKey, S>(
     let mut rest = rest.into_iter();
     let reader = |&left| RunReader { spill, left, buffer: Vec::new(), at: 0 };
     let mut readers: Vec<_> = runs.iter().map(reader).collect();
-    // The map is the source after the last run.
+    // What is in memory is the source after the last run.
     let mut next_of = |source: usize| match readers.get_mut(source) {
         Some(reader) => reader.next::<K>(),
         None => Ok(rest.next()),

@@ -8,12 +8,13 @@ use rankine_base::error::{Error, IoContext, Result};
 use rankine_base::file_identity::{FileChange, metadata_now};
 
 use crate::convert::text::lines::Source;
+use crate::convert::text::local_file::LocalFile;
 use crate::convert::text::standard_input::StandardInput;
 use crate::store::{self, ObjectReader, Version};
 
 /// An open source.
 pub(crate) enum SourceFile {
-    Local(File),
+    Local(LocalFile),
     Object(ObjectReader),
 }
 
@@ -44,7 +45,7 @@ impl Source {
         }
         let file = File::open(&self.opened).context("open", &self.path)?;
         self.compare(file.metadata().context("open", &self.path)?)?;
-        Ok(SourceFile::Local(file))
+        Ok(SourceFile::Local(LocalFile::new(file)))
     }
 
     /// Checks that the file is as it was when it was first opened. Each time it is opened, [`Source::open_file`] finds

@@ -195,7 +195,7 @@ impl Encoder {
             let before = bags.ids.len();
             match (self.vocabulary(number), column, &raw.values) {
                 (Some(vocabulary), _, RawValues::Keys(keys)) => {
-                    bags.ids.extend(keys.short.iter().map(|key| vocabulary.row_of_short(key)));
+                    vocabulary.rows_of_short(&keys.short, &mut bags.ids);
                     put_long(keys, &mut bags.ids[before..], |category| {
                         vocabulary.row(category).unwrap_or(vocabulary::OUT_OF_VOCABULARY)
                     });

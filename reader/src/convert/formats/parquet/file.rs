@@ -29,7 +29,7 @@ impl OpenFile {
     /// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read.
     pub(super) fn new(source: &Source) -> Result<Self> {
         let input = match (source.open_file()?, source.object()) {
-            (SourceFile::Local(file), _) => ParquetInput::local(file, source.bytes),
+            (SourceFile::Local(file), _) => ParquetInput::local(file.into_file(), source.bytes),
             (SourceFile::Object(_), object) => {
                 let (url, version) = object.expect("an object has a version");
                 ParquetInput::object(url, version)

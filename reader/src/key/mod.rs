@@ -1,22 +1,55 @@
 //! Categories as keys of hash maps. Keys of up to 15 bytes, which nearly all categories have, need no allocation.
 
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use hashbrown::HashMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// A map from short keys.
-pub(crate) type ShortMap = HashMap<ShortKey, u64, BuildHasherDefault<KeyHasher>>;
+pub(crate) mod counts;
+pub(crate) mod rows;
+
 /// A map from keys of any length.
 pub(crate) type LongMap = HashMap<Box<[u8]>, u64, BuildHasherDefault<KeyHasher>>;
 
+/// Short keys looked up at a time: enough loads from memory for a processor to have as many in flight as it can.
+const BATCH: usize = 32;
+
+/// Returns the highest index of a table with at least this number of slots: a power of two, minus one.
+const fn mask_for(slots: usize) -> usize {
+    const LEAST: usize = 16;
+    (if slots > LEAST { slots.next_power_of_two() } else { LEAST }) - 1
+}
+
+/// Asks the system to use large pages for a table, before its memory is first used. In pages of 4 KiB, finding the page
+/// takes most of the time of a random access.
+fn use_large_pages<T>(table: *const T, len: usize) {
+    const PAGE_BYTES: usize = 2 << 20;
+    let end = table.addr() + len * size_of::<T>();
+    let first = table.addr().next_multiple_of(PAGE_BYTES);
+    let bytes = (end & !(PAGE_BYTES - 1)).saturating_sub(first);
+    if bytes > 0 {
+        let pages = table.with_addr(first).cast_mut().cast();
+        // SAFETY: all pages are inside the table, whose contents this advice does not change. Without large pages, the
+        // table is slower and otherwise the same.
+        let _ = unsafe { rustix::mm::madvise(pages, bytes, rustix::mm::Advice::LinuxHugepage) };
+    }
+}
+
 /// Up to 15 bytes and their length, big-endian, so that keys sort like their bytes. Two words instead of one `u128`,
-/// whose alignment would make a map entry 32 bytes instead of 24.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// whose alignment would make a key with its count 32 bytes instead of 24.
+#[derive(Debug, Clone, Copy, Eq, PartialOrd, Ord)]
 pub(crate) struct ShortKey {
     head: u64,
     /// Bytes 8 to 14, then the length.
     tail: u64,
+}
+
+/// Without a branch on the first word, which would be as good as random in most tables.
+impl PartialEq for ShortKey {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        (self.head ^ other.head) | (self.tail ^ other.tail) == 0
+    }
 }
 
 impl ShortKey {
@@ -88,14 +121,7 @@ impl ShortKey {
     }
 }
 
-impl Hash for ShortKey {
-    #[inline]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.mixed());
-    }
-}
-
-/// A hasher that uses a short key's precomputed hash unchanged and hashes other bytes with xxh3.
+/// A hasher that hashes bytes with xxh3 and uses numbers, which are hashes already, unchanged.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct KeyHasher(u64);
 
@@ -119,6 +145,12 @@ impl Hasher for KeyHasher {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Up to this number of keys, many of them equal.
+    pub(super) fn any_keys(most: usize) -> impl Strategy<Value = Vec<ShortKey>> {
+        let key = |number: u16| ShortKey::new(format!("{:x}", number % 700).as_bytes()).expect("it is short");
+        prop::collection::vec(any::<u16>().prop_map(key), 0..most)
+    }
 
     proptest! {
         #[test]

@@ -1,0 +1,221 @@
+//! Which row of a table each short key has.
+
+use crate::key::{BATCH, ShortKey, mask_for, use_large_pages};
+
+/// Short keys in row order, and a table that finds the row of a key. Frequent keys have the first rows, so that what
+/// most look-ups read lies close together.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyRows {
+    /// The key of each row; [`ShortKey::NONE`] for the rows of other keys.
+    keys: Vec<ShortKey>,
+    /// Linear probing from the lowest bits of the hash: 0 if the slot is empty, otherwise a row, which is never 0, and
+    /// the highest bits of its key's hash.
+    slots: Vec<u64>,
+    /// Short keys.
+    len: usize,
+}
+
+/// Bits of the hash in a slot: nearly all other keys are told apart without reading them.
+const TAG_BITS: u32 = 24;
+
+const fn tag(hash: u64) -> u64 {
+    hash >> (u64::BITS - TAG_BITS)
+}
+
+impl PartialEq for KeyRows {
+    fn eq(&self, other: &Self) -> bool {
+        self.keys == other.keys
+    }
+}
+
+impl Default for KeyRows {
+    fn default() -> Self {
+        Self { keys: Vec::new(), slots: vec![0; mask_for(0) + 1], len: 0 }
+    }
+}
+
+impl KeyRows {
+    /// Returns the number of short keys.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the key of each row; [`ShortKey::NONE`] for the rows of other keys.
+    pub(crate) fn keys(&self) -> &[ShortKey] {
+        &self.keys
+    }
+
+    /// Reserves memory for further rows, `short` of them for short keys.
+    pub(crate) fn reserve(&mut self, rows: usize, short: usize) {
+        self.keys.reserve_exact(rows);
+        let unused = self.keys.spare_capacity_mut();
+        use_large_pages(unused.as_ptr(), unused.len());
+        self.grow_for(self.len + short);
+    }
+
+    /// Gives the next row to a key that is no short key.
+    pub(crate) fn skip_row(&mut self) {
+        self.keys.push(ShortKey::NONE);
+    }
+
+    /// Gives the next row to a key; returns false if the key already has one, which it keeps.
+    pub(crate) fn push(&mut self, key: ShortKey) -> bool {
+        self.grow_for(self.len + 1);
+        let fresh = self.place(self.keys.len() as u64, key);
+        self.keys.push(key);
+        self.len += usize::from(fresh);
+        fresh
+    }
+
+    /// Returns the row of a key.
+    #[inline]
+    pub(crate) fn get(&self, key: &ShortKey) -> Option<u64> {
+        let hash = key.mixed();
+        let row = self.find(key, hash, self.slots[hash as usize & (self.slots.len() - 1)]);
+        (row != 0).then_some(row)
+    }
+
+    /// Appends the row of each key to `rows`, 0 for keys without one.
+    pub(crate) fn rows_of(&self, keys: &[ShortKey], rows: &mut Vec<u64>) {
+        let mask = self.slots.len() - 1;
+        let (mut hashes, mut slots, mut found) = ([0; BATCH], [0; BATCH], [ShortKey::NONE; BATCH]);
+        for keys in keys.chunks(BATCH) {
+            // In each of these loops no load depends on another one, so the processor does not wait for each.
+            for ((hash, slot), key) in hashes.iter_mut().zip(&mut slots).zip(keys) {
+                *hash = key.mixed();
+                *slot = self.slots[*hash as usize & mask];
+            }
+            for (found, slot) in found.iter_mut().zip(&slots).take(keys.len()) {
+                *found = self.keys.get((slot >> TAG_BITS) as usize).copied().unwrap_or(ShortKey::NONE);
+            }
+            rows.extend((0..keys.len()).map(|number| match found[number] == keys[number] {
+                true => slots[number] >> TAG_BITS,
+                false => self.find(&keys[number], hashes[number], slots[number]),
+            }));
+        }
+    }
+
+    /// Returns the row of a key, given its hash and the content of the first slot of this hash; 0 if it has none.
+    #[inline]
+    fn find(&self, key: &ShortKey, hash: u64, mut slot: u64) -> u64 {
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize;
+        while slot != 0 && !self.is_of(slot, key, hash) {
+            at += 1;
+            slot = self.slots[at & mask];
+        }
+        slot >> TAG_BITS
+    }
+
+    /// Returns whether a slot has the row of a key with this hash.
+    #[inline]
+    fn is_of(&self, slot: u64, key: &ShortKey, hash: u64) -> bool {
+        slot & ((1 << TAG_BITS) - 1) == tag(hash) && self.keys[(slot >> TAG_BITS) as usize] == *key
+    }
+
+    /// Writes a row into the first free slot for its key; returns false if the key has a row.
+    fn place(&mut self, row: u64, key: ShortKey) -> bool {
+        assert!((1..1 << (u64::BITS - TAG_BITS)).contains(&row), "a slot holds rows from 1 to 2^40");
+        let (mask, hash) = (self.slots.len() - 1, key.mixed());
+        let mut at = hash as usize & mask;
+        while self.slots[at] != 0 {
+            if self.is_of(self.slots[at], &key, hash) {
+                return false;
+            }
+            at = (at + 1) & mask;
+        }
+        self.slots[at] = row << TAG_BITS | tag(hash);
+        true
+    }
+
+    /// Makes room for this number of short keys, with at least one free slot for each.
+    fn grow_for(&mut self, len: usize) {
+        let mask = mask_for(2 * len);
+        if mask < self.slots.len() {
+            return;
+        }
+        self.slots = Vec::new();
+        // Zeroed memory is not used yet.
+        self.slots = vec![0; mask + 1];
+        use_large_pages(self.slots.as_ptr(), self.slots.len());
+        // In row order: frequent keys get the first slots of their hashes.
+        let keys = std::mem::take(&mut self.keys);
+        for (row, &key) in (0..).zip(&keys).filter(|&(_, key)| *key != ShortKey::NONE) {
+            self.place_distinct(row, key);
+        }
+        self.keys = keys;
+    }
+
+    /// Writes the row of a key that has none into the first free slot.
+    fn place_distinct(&mut self, row: u64, key: ShortKey) {
+        let (mask, hash) = (self.slots.len() - 1, key.mixed());
+        let mut at = hash as usize & mask;
+        while self.slots[at] != 0 {
+            at = (at + 1) & mask;
+        }
+        self.slots[at] = row << TAG_BITS | tag(hash);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::key::tests::any_keys;
+
+    proptest! {
+        #[test]
+        fn rows_are_found_one_by_one_and_in_batches(
+            keys in any_keys(500),
+            others in any_keys(100),
+            reserved in prop::option::of(0..900usize),
+            skipped in 0..5usize,
+        ) {
+            let mut rows = KeyRows::default();
+            if let Some(reserved) = reserved {
+                rows.reserve(reserved, reserved);
+            }
+            rows.skip_row();
+            let mut expected = std::collections::BTreeMap::new();
+            for (number, &key) in keys.iter().enumerate() {
+                let next = rows.keys().len() as u64;
+                prop_assert_eq!(rows.push(key), !expected.contains_key(&key));
+                expected.entry(key).or_insert(next);
+                if skipped > 0 && number % skipped == 0 {
+                    rows.skip_row();
+                }
+            }
+            prop_assert_eq!(rows.len(), expected.len());
+            let asked: Vec<_> = keys.iter().chain(&others).chain(&[ShortKey::NONE]).copied().collect();
+            let mut found = vec![77];
+            rows.rows_of(&asked, &mut found);
+            prop_assert_eq!(found[0], 77);
+            for (key, &row) in asked.iter().zip(&found[1..]) {
+                prop_assert_eq!(rows.get(key), expected.get(key).copied());
+                prop_assert_eq!(row, expected.get(key).copied().unwrap_or(0));
+            }
+            // Half of all slots are free, so that every probe ends soon.
+            prop_assert!(rows.slots.len() >= 2 * rows.len() && rows.slots.len().is_power_of_two());
+        }
+    }
+
+    /// Keys whose first slot and whose bits in a slot are the same differ only in the key itself.
+    #[test]
+    fn keys_with_the_same_bits_of_their_hashes_are_told_apart() {
+        let key = |number: u32| ShortKey::new(&number.to_le_bytes()).expect("it is short");
+        let of = |number: u32| {
+            let hash = key(number).mixed();
+            (hash & 15, tag(hash))
+        };
+        let mut seen = std::collections::HashMap::new();
+        let (one, other) = (0..1 << 20)
+            .find_map(|number| seen.insert(of(number), number).map(|before| (before, number)))
+            .expect("there are only 2^28 of these bits");
+        let mut rows = KeyRows::default();
+        rows.skip_row();
+        assert!(rows.push(key(one)) && rows.get(&key(other)).is_none());
+        assert!(rows.push(key(other)) && !rows.push(key(one)));
+        assert_eq!((rows.get(&key(one)), rows.get(&key(other))), (Some(1), Some(2)));
+    }
+}
