@@ -19,3 +19,4 @@ mod starter;
 mod trainer;
 mod training;
 mod tune;
+mod tune_time;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rankine::job::{JobFile, StoppingMetric};
 use rankine::prelude::*;
 use rankine_base::publish::Lock;
-use rankine_engine::tuning::{Extent, Space, TrialResult, TuneError, Tuned, Tuning, tune};
+use rankine_engine::tuning::{Extent, Objective, Space, TrialResult, TuneError, Tuned, Tuning, tune};
 use rankine_model::evaluation::Metrics;
 use serde_json::Value;
 
@@ -64,8 +64,16 @@ fn search_until(
             stop.ask();
         }
     };
-    let tuning =
-        Tuning { file: &file, space: &space, seed: 7, extent, dir: &dir, resume: dir.exists(), stop: &stop };
+    let tuning = Tuning {
+        file: &file,
+        space: &space,
+        objective: Objective::Quality,
+        seed: 7,
+        extent,
+        dir: &dir,
+        resume: dir.exists(),
+        stop: &stop,
+    };
     tune(tuning, &observe)
 }
 
@@ -226,7 +234,16 @@ fn columns_of_buckets_are_a_setting() {
     let file = JobFile::read(&place.path("job.toml"), &SETS[..2]).unwrap();
     let (space, dir) = (Space::parse("space.toml", &space).unwrap(), place.path("search"));
     let (extent, stop) = (Extent::Trials(6), &Stop::default());
-    let tuning = Tuning { file: &file, space: &space, seed: 3, extent, dir: &dir, resume: false, stop };
+    let tuning = Tuning {
+        file: &file,
+        space: &space,
+        objective: Objective::Quality,
+        seed: 3,
+        extent,
+        dir: &dir,
+        resume: false,
+        stop,
+    };
     let tuned = tune(tuning, &|_| ()).unwrap();
     let has_buckets =
         |trial: &&TrialResult| trial.settings.iter().any(|(_, value)| value.to_string().contains('8'));
@@ -349,8 +366,16 @@ fn trials_that_diverge_do_not_go_on() {
     let (dir, stop, seen) = (place.path("search"), Stop::default(), Mutex::new(Vec::new()));
     let observe = |result: &TrialResult| seen.lock().unwrap().push((result.trial, result.diverged));
     let extent = Extent::Trials(9);
-    let tuning =
-        Tuning { file: &file, space: &space, seed: 7, extent, dir: &dir, resume: false, stop: &stop };
+    let tuning = Tuning {
+        file: &file,
+        space: &space,
+        objective: Objective::Quality,
+        seed: 7,
+        extent,
+        dir: &dir,
+        resume: false,
+        stop: &stop,
+    };
     let tuned = tune(tuning, &observe).unwrap();
     assert_eq!((tuned.trials[0].trial, tuned.trials[0].diverged), (0, false));
     let mut seen = seen.into_inner().unwrap();
@@ -368,8 +393,16 @@ fn a_search_continues_only_as_what_it_was() {
         let (space, dir, stop) =
             (Space::parse("space.toml", space).unwrap(), place.path("search"), Stop::default());
         let extent = Extent::Trials(1);
-        let tuning =
-            Tuning { file: &file, space: &space, seed, extent, dir: &dir, resume: true, stop: &stop };
+        let tuning = Tuning {
+            file: &file,
+            space: &space,
+            objective: Objective::Quality,
+            seed,
+            extent,
+            dir: &dir,
+            resume: true,
+            stop: &stop,
+        };
         let error = tune(tuning, &|_| ()).unwrap_err().to_string();
         let expected = format!("the search in this folder has {words}: repeat its command");
         assert!(error.contains(&expected), "{error}");

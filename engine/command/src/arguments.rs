@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use rankine_base::InvalidValue;
 use rankine_base::size::parse_whole;
-use rankine_job::{Count, NonNegative, RankCount, ThreadCount};
+use rankine_job::{AucTarget, Count, NonNegative, RankCount, ThreadCount};
 use rankine_model::overlap::Overlap;
 use rankine_reader::Part;
 
@@ -48,6 +48,14 @@ pub(crate) fn non_negative(text: &str) -> Result<NonNegative, InvalidValue> {
         .ok_or_else(|| InvalidValue::expected(text, "a number of 0 or more"))
 }
 
+/// Parses an AUC to reach.
+pub(crate) fn auc_target(text: &str) -> Result<AucTarget, InvalidValue> {
+    text.parse()
+        .ok()
+        .and_then(AucTarget::new)
+        .ok_or_else(|| InvalidValue::expected(text, "a number above 0.5 and at most 1"))
+}
+
 /// Parses a part of a dataset.
 pub(crate) fn part(text: &str) -> Result<Part, InvalidValue> {
     [Part::Train, Part::Eval, Part::Validation]
@@ -79,6 +87,8 @@ mod tests {
         );
         assert!(threads("0").is_err() && threads("4097").is_err() && threads("4294967297").is_err());
         assert_eq!(non_negative("0.25").map(NonNegative::get), Ok(0.25));
+        assert_eq!(auc_target("0.75").map(AucTarget::get), Ok(0.75));
+        assert!(auc_target("0.5").is_err() && auc_target("1.01").is_err() && auc_target("x").is_err());
         assert!(non_negative("-1").is_err() && non_negative("nan").is_err());
         assert_eq!((part("train"), part("eval")), (Ok(Part::Train), Ok(Part::Eval)));
         assert!(part("test").is_err());

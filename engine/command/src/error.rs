@@ -180,7 +180,7 @@ impl From<TuneError> for CommandError {
             TuneError::Dir { .. } => Self::new(Exit::Usage, error),
             TuneError::Stopped { .. } => Self::new(Exit::Resumable, error),
             TuneError::Ended(cause) => Self::new(Exit::of_stop(cause), error),
-            TuneError::NoResult(_) => Self::new(Exit::Failed, error),
+            TuneError::NoResult(_) | TuneError::NoTarget => Self::new(Exit::Failed, error),
         }
     }
 }
@@ -281,6 +281,7 @@ mod tests {
             (TuneError::Stopped { cause, dir: path() }.into(), Exit::Resumable),
             (TuneError::Ended(rankine_engine::training::StopCause::Signal(15)).into(), Exit::Signal(15)),
             (TuneError::NoResult(rankine_job::StoppingMetric::Auc).into(), Exit::Failed),
+            (TuneError::NoTarget.into(), Exit::Failed),
             (trial(CheckpointError::NoneUsable { dir: path(), found: Vec::new() }).into(), Exit::BadData),
             (trial(CheckpointError::Mismatch { path: path(), what: text() }).into(), Exit::Usage),
             (PredictError::Data(damaged()).into(), Exit::BadData),

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use rankine_base::publish::PartialFile;
 use rankine_engine::run_paths;
-use rankine_engine::tuning::{Drawn, Evaluation, Extent, Space, TrialResult, Tuned, Tuning, tune};
-use rankine_job::{StoppingMetric, ThreadCount};
+use rankine_engine::tuning::{
+    Basis, Drawn, Evaluation, Extent, Objective, Space, TimeToTarget, TrialResult, Tuned, Tuning, tune,
+};
+use rankine_job::{AucTarget, JobFile, StoppingMetric, ThreadCount};
 use rankine_views::report::settings_of;
 use serde::Serialize;
 
@@ -29,6 +31,12 @@ use super::{CommandError, Exit, arguments, output, signals};
 ///
 /// Without --space, the search varies the learning rates, the weight decay and the size of the embeddings, and the
 /// batch size.
+///
+/// With --for time, it looks for the job that reaches an AUC on the validation set in the least training time, and
+/// varies the batch size and the learning rates. The job itself is trained first, by itself; then trials are trained
+/// one after another for a ninth, a third and all of the time of the fastest one so far. The time is the duration of a
+/// step, without evaluations, times the steps until an evaluation reaches the AUC. If none does, the steps are
+/// extrapolated. A table lists all trials, and the fastest one is written to --out.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("extent").required(true))]
 #[command(after_help = "\
@@ -44,6 +52,8 @@ Examples:
   rankine tune job.toml --trials 27
   rankine tune job.toml --budget 10m --space space.toml --out best.toml
   rankine tune job.toml --trials 27 --run-dir runs/tune --resume
+  rankine tune job.toml --for time --trials 18
+  rankine tune job.toml --for time --target-auc 0.78 --budget 1h
   rankine train best.toml")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -56,6 +66,15 @@ pub(crate) struct Args {
     /// Time of the search, such as 90s, 10m or 2h; with --resume, counted from the resume
     #[arg(long, value_name = "TIME", group = "extent", value_parser = arguments::duration)]
     budget: Option<Duration>,
+
+    /// What to look for: the best metric, or the least training time to an AUC
+    #[arg(long = "for", value_name = "OBJECTIVE", value_enum, default_value_t = Goal::Quality)]
+    goal: Goal,
+
+    /// AUC on the validation set to reach with --for time [default: eval.target_auc of the job, or the best AUC that
+    /// the job itself reaches]
+    #[arg(long, value_name = "AUC", value_parser = arguments::auc_target)]
+    target_auc: Option<AucTarget>,
 
     /// Space file [default: around the job's settings]
     #[arg(long, value_name = "SPACE.toml")]
@@ -88,6 +107,33 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// What a search looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Goal {
+    /// The best metric on the validation set
+    Quality,
+    /// The least training time until the AUC on the validation set reaches --target-auc
+    Time,
+}
+
+impl Goal {
+    /// The objective; a target suits only the search for the least time.
+    fn objective(self, target_auc: Option<AucTarget>) -> Result<Objective, CommandError> {
+        match (self, target_auc) {
+            (Self::Time, target_auc) => Ok(Objective::Time { target_auc }),
+            (Self::Quality, None) => Ok(Objective::Quality),
+            (Self::Quality, Some(_)) => {
+                Err(CommandError::new(Exit::Usage, "--target-auc needs --for time".to_owned()))
+            }
+        }
+    }
+
+    /// The space of a search that names none.
+    fn space(self, file: &JobFile) -> Result<Space, CommandError> {
+        Ok(if self == Self::Time { Space::for_time(file)? } else { Space::around(file)? })
+    }
+}
+
 /// What `--json` prints.
 #[derive(Serialize)]
 struct TuneReport<'a> {
@@ -101,14 +147,19 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let file = args.job.read_with(setting("device.threads", args.threads))?;
     let job = file.job()?;
     let out = args.out.display();
+    let objective = args.goal.objective(args.target_auc)?;
     // What stands in the way is found out before the search.
     let mut best = PartialFile::create_new(&args.out)?;
-    let space = args.space.as_deref().map_or_else(|| Space::around(&file), Space::read)?;
+    let space = match args.space.as_deref() {
+        Some(path) => Space::read(path)?,
+        None => args.goal.space(&file)?,
+    };
     let name = || run_paths::with_time(&format!("{}-tune", job.name));
     let dir = args.run_dir.unwrap_or_else(|| Path::new(run_paths::RUNS).join(name()));
     let tuning = Tuning {
         file: &file,
         space: &space,
+        objective,
         seed: args.seed.unwrap_or(job.seed),
         extent: match (args.trials, args.budget) {
             (_, Some(budget)) => Extent::Budget(budget),
@@ -125,29 +176,50 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     if args.json {
         return output::json(&TuneReport { job: &args.out, run_dir: &dir, tuned: &tuned });
     }
-    print(&tuned, &settings_of(&job.to_toml()).unwrap_or_default())?;
+    let own = settings_of(&job.to_toml()).unwrap_or_default();
+    match tuned.target_auc {
+        None => output::text(by_metric(&tuned, &own))?,
+        Some(target) => output::text(format_args!("{}\n{}", by_time(&tuned, &own), verdict(&tuned, target)))?,
+    }
     output::text(format_args!("\njob      {out}\ntrials   {}\nnext     rankine train {out}\n", dir.display()))
 }
 
 /// A line about a trial at the end of a round.
 fn progress(result: &TrialResult) -> String {
-    let TrialResult { trial, steps, best, diverged, .. } = result;
+    let TrialResult { trial, steps, best, time, diverged, .. } = result;
     let found = match best {
         Some(Evaluation { step, value }) => format!("best {value:.5} after step {step} of {steps}"),
         None => format!("no metric after {steps} steps"),
     };
     let diverged = if *diverged { "; it diverged" } else { "" };
-    format!("trial {trial}: {found}{diverged}")
+    let time = match time {
+        Some(TimeToTarget { steps: Some(steps), seconds: Some(seconds), basis, .. }) => {
+            format!("; {seconds:.3} s to the target, after {steps} steps, {}", name_of(*basis))
+        }
+        Some(TimeToTarget { ms_per_step, .. }) => {
+            format!("; {ms_per_step:.3} ms per step, target not reached")
+        }
+        None => String::new(),
+    };
+    format!("trial {trial}: {found}{time}{diverged}")
 }
 
-/// Prints the trials, the best first, and what each changed in the job, which has these settings.
-fn print(tuned: &Tuned, own: &BTreeMap<String, String>) -> Result<(), CommandError> {
+fn name_of(basis: Basis) -> &'static str {
+    match basis {
+        Basis::Measured => "measured",
+        Basis::Extrapolated => "extrapolated",
+        Basis::NotReached => "not reached",
+    }
+}
+
+/// The trials, the best first, and what each changed in the job, which has these settings.
+fn by_metric(tuned: &Tuned, own: &BTreeMap<String, String>) -> TextTable {
     let metric = match tuned.metric {
         StoppingMetric::Auc => "AUC",
         StoppingMetric::LogLoss => "log loss",
     };
     let mut table = TextTable::new(["trial", metric, "step", "of", "settings"], &[4]);
-    for TrialResult { trial, settings, steps, best, diverged } in &tuned.trials {
+    for TrialResult { trial, settings, steps, best, diverged, .. } in &tuned.trials {
         let (value, step) = match best {
             Some(Evaluation { step, value }) => (format!("{value:.5}"), step.to_string()),
             None => ("-".into(), "-".into()),
@@ -155,7 +227,77 @@ fn print(tuned: &Tuned, own: &BTreeMap<String, String>) -> Result<(), CommandErr
         let end = if *diverged { "  (diverged)" } else { "" };
         table.row([trial, &value, &step, steps, &(text(settings, own) + end)]);
     }
-    output::text(table)
+    table
+}
+
+/// The settings that have a column of their own in the table of a search for the least time.
+const COLUMNS: [&str; 3] =
+    ["train.batch_size", "optimizer.dense.learning_rate", "optimizer.sparse.learning_rate"];
+
+/// The trials, the fastest first, with the time that each takes to the target.
+fn by_time(tuned: &Tuned, own: &BTreeMap<String, String>) -> TextTable {
+    let headings = [
+        "trial",
+        "batch",
+        "dense rate",
+        "sparse rate",
+        "ms/step",
+        "steps",
+        "seconds",
+        "basis",
+        "AUC",
+        "settings",
+    ];
+    let mut table = TextTable::new(headings, &[7, 9]);
+    for TrialResult { trial, settings, best, time, diverged, .. } in &tuned.trials {
+        let (columns, rest): (Vec<_>, Vec<_>) =
+            settings.iter().cloned().partition(|(key, _)| COLUMNS.contains(&key.as_str()));
+        let value = |key: &str| {
+            let drawn = columns.iter().find(|(own, _)| own == key).map(|(_, value)| value.to_string());
+            drawn.or_else(|| own.get(key).cloned()).unwrap_or_else(|| "-".into())
+        };
+        let [batch, dense, sparse] = COLUMNS.map(value);
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        let ms = or_dash(time.map(|time| format!("{:.3}", time.ms_per_step)));
+        let steps = or_dash(time.and_then(|time| Some(time.steps?.to_string())));
+        let seconds = or_dash(time.and_then(|time| Some(format!("{:.3}", time.seconds?))));
+        let basis = if *diverged { "diverged" } else { time.map_or("-", |time| name_of(time.basis)) };
+        let auc = or_dash(best.map(|best| format!("{:.5}", best.value)));
+        let changed = match (*trial, rest.is_empty()) {
+            (0, _) => "the job itself".into(),
+            (_, true) => String::new(),
+            (_, false) => text(&rest, own),
+        };
+        table.row([trial, &batch, &dense, &sparse, &ms, &steps, &seconds, &basis, &auc, &changed]);
+    }
+    table
+}
+
+/// Which job to use, and why: a line about the chosen trial, compared with the job itself.
+fn verdict(tuned: &Tuned, target: f64) -> String {
+    let of = |number: u64| tuned.trials.iter().find(|result| result.trial == number)?.time;
+    let seconds = |time: Option<TimeToTarget>| time.filter(|time| time.basis == Basis::Measured)?.seconds;
+    let (trial, time) = (tuned.chosen, of(tuned.chosen));
+    let line = match (seconds(time), seconds(of(0))) {
+        (Some(own), _) if trial == 0 => format!(
+            "no trial reaches an AUC of {target:.5} in at least 5% less time than the job itself: {own:.3} s"
+        ),
+        (Some(seconds), Some(own)) => format!(
+            "trial {trial} reaches an AUC of {target:.5} in {seconds:.3} s, {:.0}% less than the job itself: \
+             {own:.3} s",
+            100.0 * (1.0 - seconds / own)
+        ),
+        (Some(seconds), None) => format!(
+            "trial {trial} reaches an AUC of {target:.5} in {seconds:.3} s, and the job itself does not reach it"
+        ),
+        (None, _) => match time.and_then(|time| time.seconds) {
+            Some(seconds) => format!(
+                "no trial reached an AUC of {target:.5}; trial {trial} would take {seconds:.3} s, by extrapolation"
+            ),
+            None => format!("no trial reached an AUC of {target:.5}; trial {trial} has the highest AUC"),
+        },
+    };
+    format!("fastest  {line}\n")
 }
 
 /// The settings of a trial that the job does not have, on one line.
@@ -174,8 +316,14 @@ mod tests {
 
     #[test]
     fn a_line_says_how_far_a_trial_got() {
-        let result =
-            |best, diverged| TrialResult { trial: 3, settings: Vec::new(), steps: 28, best, diverged };
+        let result = |best, diverged| TrialResult {
+            trial: 3,
+            settings: Vec::new(),
+            steps: 28,
+            best,
+            time: None,
+            diverged,
+        };
         let best = Some(Evaluation { step: 9, value: 0.75 });
         assert_eq!(progress(&result(best, false)), "trial 3: best 0.75000 after step 9 of 28");
         assert_eq!(progress(&result(best, true)), "trial 3: best 0.75000 after step 9 of 28; it diverged");

@@ -61,6 +61,12 @@ pub enum TuneError {
         .0.name()
     )]
     NoResult(StoppingMetric),
+    /// The job itself learns nothing, so that it sets no target.
+    #[error(
+        "the job itself reaches no AUC above 0.5 on the validation set, so it sets no target: give one with \
+         --target-auc, or train for longer"
+    )]
+    NoTarget,
 }
 
 impl From<rankine_base::Error> for TuneError {

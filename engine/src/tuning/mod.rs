@@ -8,14 +8,20 @@
 //!
 //! Each trial has a run folder, in which it resumes at the next round, or after an interruption. With a learning-rate
 //! schedule each round is a training of its own, with the whole schedule in its steps.
+//!
+//! A search looks for the best metric, or for the least time to an AUC ([`Objective`], `race.rs`). The rounds of the
+//! latter are shares of the time of the fastest trial instead of shares of the samples.
 
+mod curve;
 mod error;
 mod halving;
 mod plan;
+mod race;
 mod round;
 mod space;
 mod trial;
 
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,13 +31,16 @@ use rankine_reader::{Dataset, Part, Split};
 use serde::Serialize;
 
 use crate::training::{TrainError, TrainingPart, open_or_generate, refit, translate, with_shape};
+use curve::{best_first, fastest_first};
 use halving::{BRACKET, rounds};
+use race::{Race, own_unless_slower};
 use round::{Failure, Rivals, Workers};
-use trial::{Standing, Trial, best_first, held_out};
+use trial::{Standing, Timing, Trial, held_out};
 
+pub use curve::{Basis, Evaluation, TimeToTarget};
 pub use error::TuneError;
+pub use race::Objective;
 pub use space::{Drawn, Space};
-pub use trial::Evaluation;
 
 /// The validation set of a job that holds none out.
 const VALIDATION: Split = Split::Last { share: 0.1 };
@@ -43,6 +52,8 @@ pub struct Tuning<'a> {
     pub file: &'a JobFile,
     /// The settings that vary, and their values.
     pub space: &'a Space,
+    /// What the search looks for.
+    pub objective: Objective,
     /// The seed of the draws.
     pub seed: u64,
     /// When the search ends.
@@ -69,8 +80,13 @@ pub enum Extent {
 pub struct Tuned {
     /// The metric that trials are compared by.
     pub metric: StoppingMetric,
+    /// The AUC on the validation set whose time counts; `None` if the best metric counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_auc: Option<f64>,
     /// The samples that were held out.
     pub validation: String,
+    /// The number of the trial whose job is the result: the first one, unless it is hardly faster than the job itself.
+    pub chosen: u64,
     /// All trials, the best first.
     pub trials: Vec<TrialResult>,
     /// The job of the best trial, to be trained on the whole training part, as TOML.
@@ -85,10 +101,13 @@ pub struct TrialResult {
     pub trial: u64,
     /// What was drawn.
     pub settings: Drawn,
-    /// Steps of its last round.
+    /// Steps of its last round, which a trial that reaches the target earlier does not complete.
     pub steps: u64,
     /// Its best evaluation; `None` if the metric was never defined.
     pub best: Option<Evaluation>,
+    /// The time until it reaches the target; `None` if there is no target, or no step was timed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimeToTarget>,
     /// Whether its loss or weights became non-finite.
     pub diverged: bool,
 }
@@ -121,7 +140,8 @@ pub fn tune(tuning: Tuning<'_>, observe: &(dyn Fn(&TrialResult) + Sync)) -> Resu
         Extent::Trials(_) => None,
         Extent::Budget(budget) => Some(began + budget),
     };
-    let search = Search { tuning, job: &job, dataset: &dataset, workers, deadline, observe };
+    let workers = if tuning.objective.is_time() { workers.one_at_a_time() } else { workers };
+    let mut search = Search { tuning, job: &job, dataset: &dataset, workers, deadline, race: None, observe };
     cases.iter().try_for_each(|(file, job)| search.check_columns(file, job))?;
     let lock = plan::begin(&tuning, &job, &dataset)?;
     let trials = search.trials()?;
@@ -181,12 +201,14 @@ pub fn compare(
         let own_steps = steps_for(job.train.samples(epoch), epoch, batch_size);
         job.optimizer.schedule = job.optimizer.schedule.scaled(steps_max, own_steps);
         let (path, validation_samples) = (dir.join(number.to_string()), dataset.samples(Part::Validation));
-        trials.push(Trial { number, job, path, steps_max, validation_samples });
+        trials.push(Trial { number, job, path, steps_max, validation_samples, timing: None });
     }
-    let rivals = Rivals { trials: &trials, divisor: 1, metric: StoppingMetric::Auc };
+    let (metric, steps) =
+        (StoppingMetric::Auc, trials.iter().map(|trial| trial.steps_max).collect::<Vec<_>>());
+    let rivals = Rivals { trials: &trials, steps: &steps, metric };
     let best = |trial: &Trial, standing: &Standing| {
         let ended = standing.steps >= trial.steps_max && !standing.diverged;
-        standing.best.filter(|_| ended)
+        standing.curve.best(metric).filter(|_| ended)
     };
     let ended = |trial: &Trial, standing: &Standing| observe(trial.number as usize, best(trial, standing));
     let standings = Workers::of(first, table_bytes).run(rivals, stop, deadline, &ended);
@@ -209,13 +231,18 @@ struct Search<'a> {
     dataset: &'a Dataset,
     workers: Workers,
     deadline: Option<Instant>,
+    /// What trials compete with, once the job itself was trained in a search for the least time.
+    race: Option<Race>,
     observe: &'a (dyn Fn(&TrialResult) + Sync),
 }
 
 impl Search<'_> {
     /// Runs all trials. Returns their results, by number.
-    fn trials(&self) -> Result<Vec<TrialResult>, TuneError> {
+    fn trials(&mut self) -> Result<Vec<TrialResult>, TuneError> {
         let mut results = Vec::new();
+        if let Objective::Time { target_auc } = self.tuning.objective {
+            self.begin_race(target_auc.or(self.job.eval.target_auc), &mut results)?;
+        }
         match self.tuning.extent {
             Extent::Trials(trials) => self.bracket(trials.max(1), &mut results)?,
             Extent::Budget(_) => {
@@ -231,49 +258,79 @@ impl Search<'_> {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Runs the trials of a bracket, which follow those that have results, and adds their results.
+    /// Runs the trials of a bracket, which follow the earlier brackets, and adds their results. The job itself
+    /// may have a result already.
     fn bracket(&self, trials: u64, results: &mut Vec<TrialResult>) -> Result<(), TuneError> {
         let first = results.len() as u64;
         let mut going = Vec::new();
-        for number in first..first + trials {
+        for number in first..first - first % BRACKET + trials {
             let settings = self.draw(number, results);
             going.push(self.trial(number, &settings)?);
-            results.push(TrialResult { trial: number, settings, steps: 0, best: None, diverged: false });
+            results.push(TrialResult::begun(number, settings));
         }
-        let metric = self.metric();
         for round in rounds(trials) {
-            if self.is_over() {
+            if self.is_over() || going.is_empty() {
                 break;
             }
-            let best = |trial: &Trial| results[trial.number as usize].best;
+            let result = |trial: &Trial| &results[trial.number as usize];
             // Stable: of equally good trials, the first one goes on. The job itself always does, so that the result is
             // compared with it.
-            going.sort_by(|one, other| best_first(metric, best(one), best(other)));
+            going.sort_by(|one, other| self.better_first(result(one), result(other)));
             let (stay, go): (Vec<_>, Vec<_>) = going
                 .into_iter()
                 .enumerate()
                 .partition(|(place, trial)| *place < round.trials || trial.number == 0);
             going = stay.into_iter().map(|(_, trial)| trial).collect();
             go.iter().try_for_each(|(_, trial)| trial.remove_weights())?;
-            let rivals = Rivals { trials: &going, divisor: round.divisor, metric };
-            let observe = |trial: &Trial, standing: &Standing| {
-                (self.observe)(&results[trial.number as usize].clone().after(standing));
-            };
-            let standings = self.workers.run(rivals, self.tuning.stop, self.deadline, &observe);
-            let standings = standings.map_err(|failure| self.failed(failure))?;
-            if let Some(cause) = self.tuning.stop.asked() {
-                return Err(TuneError::Stopped { cause, dir: self.tuning.dir.to_owned() });
-            }
-            for (trial, standing) in going.iter().zip(standings) {
-                let result = &mut results[trial.number as usize];
-                if let Some(standing) = standing {
-                    *result = result.clone().after(&standing);
-                }
-            }
-            going.retain(|trial| !results[trial.number as usize].diverged);
+            let steps: Vec<_> = going
+                .iter_mut()
+                .map(|trial| match &self.race {
+                    Some(race) => race.steps_of_round(trial, round.divisor, results),
+                    None => trial.steps_max.div_ceil(round.divisor),
+                })
+                .collect();
+            self.round(&going, &steps, results)?;
+            let (ended, on) = going.into_iter().partition(|trial| results[trial.number as usize].is_final());
+            going = on;
+            Vec::into_iter(ended).try_for_each(|trial| trial.remove_weights())?;
         }
         going.iter().try_for_each(Trial::remove_weights)?;
         Ok(())
+    }
+
+    /// Trains trials for a number of steps each, and updates their results. Returns how far each got.
+    fn round(
+        &self,
+        trials: &[Trial],
+        steps: &[u64],
+        results: &mut [TrialResult],
+    ) -> Result<Vec<Option<Standing>>, TuneError> {
+        let metric = self.metric();
+        let after = |results: &[TrialResult], trial: &Trial, standing: &Standing| {
+            results[trial.number as usize].clone().after(standing, metric, self.race.as_ref())
+        };
+        let observe = |trial: &Trial, standing: &Standing| (self.observe)(&after(results, trial, standing));
+        let rivals = Rivals { trials, steps, metric };
+        let standings = self.workers.run(rivals, self.tuning.stop, self.deadline, &observe);
+        let standings = standings.map_err(|failure| self.failed(failure))?;
+        if let Some(cause) = self.tuning.stop.asked() {
+            return Err(TuneError::Stopped { cause, dir: self.tuning.dir.to_owned() });
+        }
+        for (trial, standing) in trials.iter().zip(&standings) {
+            if let Some(standing) = standing {
+                results[trial.number as usize] = after(results, trial, standing);
+            }
+        }
+        Ok(standings)
+    }
+
+    /// The order of two trials, the better one first.
+    fn better_first(&self, one: &TrialResult, other: &TrialResult) -> Ordering {
+        let by_metric = best_first(self.metric(), one.best, other.best);
+        match &self.race {
+            Some(_) => fastest_first(one.time.as_ref(), other.time.as_ref()).then(by_metric),
+            None => by_metric,
+        }
     }
 
     /// The error of a search in which a trial failed for another reason than its settings.
@@ -294,7 +351,7 @@ impl Search<'_> {
     fn draw(&self, number: u64, results: &[TrialResult]) -> Drawn {
         let Tuning { space, seed, .. } = self.tuning;
         let earlier = results.iter().take((number - number % BRACKET) as usize);
-        let best = earlier.min_by(|one, other| best_first(self.metric(), one.best, other.best));
+        let best = earlier.min_by(|one, other| self.better_first(one, other));
         match best.filter(|_| matches!(self.tuning.extent, Extent::Budget(_)) && !number.is_multiple_of(3)) {
             _ if number == 0 => Vec::new(),
             Some(best) => space.draw_near(seed, number, &best.settings),
@@ -303,6 +360,9 @@ impl Search<'_> {
     }
 
     fn metric(&self) -> StoppingMetric {
+        if self.tuning.objective.is_time() {
+            return StoppingMetric::Auc;
+        }
         self.job.train.early_stopping.map_or_else(StoppingMetric::default, |stopping| stopping.metric)
     }
 
@@ -332,7 +392,15 @@ impl Search<'_> {
         let job = held_out(self.job_of(drawn)?, self.job.train.validation);
         let steps_max = self.steps_max(&job);
         let validation_samples = self.dataset.samples(Part::Validation);
-        Ok(Trial { number, steps_max, job, path: self.path_of(number), validation_samples })
+        let target = self.race.as_ref().map(|race| race.target);
+        let timing = self.tuning.objective.is_time();
+        let timing = timing.then(|| Timing::new(target, &job, steps_max, validation_samples));
+        let mut trial =
+            Trial { number, steps_max, job, path: self.path_of(number), validation_samples, timing };
+        if let Some(race) = &self.race {
+            trial.set_steps_max(race.share_of(steps_max));
+        }
+        Ok(trial)
     }
 
     /// The steps that a trial takes for the most samples: those of the job's training, or in proportion to its epochs.
@@ -345,36 +413,56 @@ impl Search<'_> {
         steps_for(samples, epoch, trial.train.batch_size.get())
     }
 
-    /// The result: all trials, the best first, and its job.
+    /// The result: all trials, the best first, and the job of the chosen one.
     fn result(&self, mut trials: Vec<TrialResult>) -> Result<Tuned, TuneError> {
         let metric = self.metric();
-        trials.sort_by(|one, other| best_first(metric, one.best, other.best));
-        let Some((best, Evaluation { step, value })) =
-            trials.first().and_then(|best| Some((best, best.best?)))
+        trials.sort_by(|one, other| self.better_first(one, other));
+        let chosen = self.race.as_ref().and_then(|_| own_unless_slower(&trials)).or(trials.first());
+        let Some((chosen, Evaluation { step, value })) =
+            chosen.and_then(|chosen| Some((chosen, chosen.best?)))
         else {
             return Err(TuneError::NoResult(metric));
         };
         let part = TrainingPart::of(self.dataset);
-        let job = refit(&self.job_of(&best.settings)?, step, part);
         let validation = self.job.train.validation.to_string();
+        let (mut job, mut steps) = (self.job_of(&chosen.settings)?, step);
+        let mut found =
+            format!("Its {} on the validation set (\"{validation}\") was {value:.5}", metric.name());
+        if let (Some(race), Some(time)) = (&self.race, &chosen.time) {
+            job.optimizer.schedule = job.optimizer.schedule.scaled(chosen.steps, self.steps_max(&job));
+            steps = time.steps.unwrap_or(step);
+            found = race.found(time, &validation);
+        }
         let header = format!(
-            "# Found by rankine tune: trial {} of {}. Its {} on the validation set (\"{validation}\") was {value:.5}\n\
-             # after {step} steps on {} samples; train.max_steps is in proportion for all {}.\n",
-            best.trial,
+            "# Found by rankine tune: trial {} of {}. {found}\n\
+             # after {steps} steps on {} samples; train.max_steps is in proportion for all {}.\n",
+            chosen.trial,
             trials.len(),
-            metric.name(),
             part.searched,
             part.all
         );
-        Ok(Tuned { metric, validation, job: header + &job.to_toml(), trials })
+        let target_auc = self.race.as_ref().map(|race| race.target.get());
+        let job = header + &refit(&job, steps, part).to_toml();
+        Ok(Tuned { metric, target_auc, validation, job, chosen: chosen.trial, trials })
     }
 }
 
 impl TrialResult {
+    /// The result before the first round.
+    fn begun(trial: u64, settings: Drawn) -> Self {
+        Self { trial, settings, steps: 0, best: None, time: None, diverged: false }
+    }
+
     /// The result after a further round.
-    fn after(self, standing: &Standing) -> Self {
-        let Standing { steps, best, diverged } = *standing;
-        Self { steps, best, diverged, ..self }
+    fn after(self, standing: &Standing, metric: StoppingMetric, race: Option<&Race>) -> Self {
+        let Standing { steps, curve, diverged } = standing;
+        let (best, time) = (curve.best(metric), race.and_then(|race| race.time_of(curve)));
+        Self { steps: *steps, best, time, diverged: *diverged, ..self }
+    }
+
+    /// Whether the trial has no further round: it diverged, or reached the target.
+    fn is_final(&self) -> bool {
+        self.diverged || self.time.is_some_and(|time| time.basis == Basis::Measured)
     }
 }
 

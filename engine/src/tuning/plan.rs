@@ -25,6 +25,9 @@ struct Plan {
     job: String,
     /// The training part: trials on other samples cannot be compared.
     data: DataIdentity,
+    /// What the search looks for; absent if it is the best metric.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    objective: Option<String>,
     seed: u64,
     /// `None` if the time decides.
     trials: Option<u64>,
@@ -38,6 +41,7 @@ fn plan(tuning: &Tuning<'_>, job: &Job, dataset: &Dataset) -> rankine_base::Resu
         version: env!("CARGO_PKG_VERSION"),
         job: job.to_toml(),
         data: DataIdentity::of(dataset, Part::Train)?,
+        objective: tuning.objective.is_time().then(|| format!("{:?}", tuning.objective)),
         seed: tuning.seed,
         trials: match tuning.extent {
             Extent::Trials(trials) => Some(trials),
@@ -64,7 +68,7 @@ pub(super) fn begin(tuning: &Tuning<'_>, job: &Job, dataset: &Dataset) -> Result
             }
             let found: Json = serde_json::from_slice(&text)
                 .map_err(|error| refused(format!("{NAME} is damaged: {error}; choose another --run-dir")))?;
-            let keys = ["version", "seed", "trials", "space", "job", "data"];
+            let keys = ["version", "objective", "seed", "trials", "space", "job", "data"];
             if let Some(key) = keys.into_iter().find(|key| found["plan"][key] != own[key]) {
                 let what = match key {
                     "trials" => "a different number of trials",

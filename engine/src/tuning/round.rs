@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rivals<'a> {
     pub(super) trials: &'a [Trial],
-    /// They train on a share of `1 / divisor` of the most samples.
-    pub(super) divisor: u64,
+    /// The steps of each until the round ends.
+    pub(super) steps: &'a [u64],
     pub(super) metric: StoppingMetric,
 }
 
@@ -61,6 +61,11 @@ impl Workers {
         Self { at_once, threads, gpus: 0 }
     }
 
+    /// One trial at a time, with everything that the others would take: none slows another one down.
+    pub(super) fn one_at_a_time(self) -> Self {
+        Self { at_once: 1, ..self }
+    }
+
     /// Trains all trials of a round until it ends for each, the deadline passes, or a stop is requested. Returns how
     /// far each got; `None` if it did not begin.
     ///
@@ -73,7 +78,7 @@ impl Workers {
         deadline: Option<Instant>,
         observe: &(dyn Fn(&Trial, &Standing) + Sync),
     ) -> Result<Vec<Option<Standing>>, Failure> {
-        let Rivals { trials, divisor, metric } = rivals;
+        let Rivals { trials, steps, metric } = rivals;
         let at_once = self.at_once.min(trials.len()).max(1);
         let threads = ThreadCount::new((self.threads / at_once).max(1) as u32).expect("a number in range");
         let standings: Vec<_> = trials.iter().map(|_| Mutex::new(None)).collect();
@@ -84,8 +89,7 @@ impl Workers {
             while ends.asked().is_none() {
                 let number = next.fetch_add(1, Ordering::SeqCst);
                 let Some(trial) = trials.get(number) else { break };
-                let steps = trial.steps_max.div_ceil(divisor);
-                match trial.train(steps, metric, share, &ends) {
+                match trial.train(steps[number], metric, share, &ends) {
                     Ok(standing) => {
                         observe(trial, &standing);
                         *lock(&standings[number]) = Some(standing);

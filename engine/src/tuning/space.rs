@@ -37,8 +37,10 @@ const FIXED: [(&str, &str); 10] = [
 const WHOLE_MAX: u64 = 500;
 /// The most pairs of values of two settings that are checked.
 const PAIRS_MAX: usize = 5000;
-/// The factor between the learning rate of a job and the ends of the range around it.
-const RATES: f64 = 5.0;
+/// The learning rate of a job is divided and multiplied by these to get the ends of the range around it.
+const RATES: [f64; 2] = [5.0, 5.0];
+/// Likewise in a search for the least time: larger batches, which take fewer steps, need higher rates.
+const RATES_FOR_TIME: [f64; 2] = [4.0, 16.0];
 /// The keys that only the kind `dcnv2` has.
 const CROSS: &str = ", cross_layers = 3, cross_rank = 32";
 /// The share of settings that stay as they are near a good trial, and how far numbers move towards a drawn one.
@@ -189,19 +191,7 @@ impl Space {
     /// [`JobError::Invalid`] if the job is not valid.
     pub fn around(file: &JobFile) -> Result<Self, JobError> {
         let job = &file.job()?;
-        let rate = |key: &str, optimizer: &Optimizer| {
-            let rate = optimizer.learning_rate();
-            let bounds = Bounds { from: rate / RATES, to: rate * RATES, are_whole: false };
-            // A rate of 0 is meant.
-            (rate > 0.0).then(|| (format!("optimizer.{key}.learning_rate"), Range::Log(bounds)))
-        };
-        let choose = |key: &str, mut values: Vec<Value>| {
-            values.retain(|value| {
-                let sets = sets(job, &vec![(key.to_owned(), value.clone())]);
-                file.with(&sets).and_then(|file| file.job()).is_ok()
-            });
-            (values.len() > 1).then(|| (key.to_owned(), Range::Choose(values)))
-        };
+        let choose = |key: &str, values: Vec<Value>| Range::choose(file, job, key, values);
         let near = |own: i64| [own / 2, own, 2 * own].map(Value::Integer);
         let decays = [0.0, 1e-4, 1e-3, 1e-2, 3e-2].map(Value::Float);
         // Tables with sizes of their own may not fit another size of the others.
@@ -212,19 +202,37 @@ impl Space {
         let epochs = i64::try_from(job.train.epochs.get())
             .ok()
             .filter(|_| has_schedule && job.train.max_steps.is_none());
-        let dimensions = [
+        let [dense, sparse] = rates(job, RATES);
+        Ok(Self::of([
             choose("model.kind", kinds(job)),
             choose("feature", buckets(job)),
-            rate("dense", &job.optimizer.dense),
-            rate("sparse", &job.optimizer.sparse),
+            dense,
+            sparse,
             choose("optimizer.sparse.weight_decay", decays.into()),
             choose("train.batch_size", near(job.train.batch_size.get().into()).into()),
             epochs.and_then(|epochs| choose("train.epochs", near(epochs).into())),
             dims.and_then(|dims| choose("model.embedding_dim", dims.into())),
             choose("model.top_mlp", widths(job)),
-        ];
-        let dimensions = dimensions.into_iter().flatten().map(|(key, range)| Dimension { key, range });
-        Ok(Self { dimensions: dimensions.collect(), document: None })
+        ]))
+    }
+
+    /// Returns the space of a search for the least time that names none: the batch size and the learning rates. The
+    /// model stays, since another one takes other time to serve.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`] if the job is not valid.
+    pub fn for_time(file: &JobFile) -> Result<Self, JobError> {
+        let job = &file.job()?;
+        let own = i64::from(job.train.batch_size.get());
+        let sizes = [own / 4, own / 2, own, 2 * own, 4 * own, 8 * own].map(Value::Integer);
+        let [dense, sparse] = rates(job, RATES_FOR_TIME);
+        Ok(Self::of([Range::choose(file, job, "train.batch_size", sizes.into()), dense, sparse]))
+    }
+
+    /// The space of these settings, around a job.
+    fn of<const N: usize>(ranges: [Option<(String, Range)>; N]) -> Self {
+        let dimensions = ranges.into_iter().flatten().map(|(key, range)| Dimension { key, range });
+        Self { dimensions: dimensions.collect(), document: None }
     }
 
     /// Returns the job file of a trial. Problems with its settings refer to the space file.
@@ -305,6 +313,17 @@ fn share(seed: u64, trial: u64, setting: usize, purpose: u32) -> f64 {
     (word >> 11) as f64 / (1_u64 << 53) as f64
 }
 
+/// The ranges around the learning rates of the dense and the sparse optimizer.
+fn rates(job: &Job, [below, above]: [f64; 2]) -> [Option<(String, Range)>; 2] {
+    let range = |key: &str, optimizer: &Optimizer| {
+        let rate = optimizer.learning_rate();
+        let bounds = Bounds { from: rate / below, to: rate * above, are_whole: false };
+        // A rate of 0 is meant.
+        (rate > 0.0).then(|| (format!("optimizer.{key}.learning_rate"), Range::Log(bounds)))
+    };
+    [range("dense", &job.optimizer.dense), range("sparse", &job.optimizer.sparse)]
+}
+
 /// The kinds of model that suit a job whatever its columns: kinds that multiply vectors need a bottom MLP for dense
 /// columns.
 fn kinds(job: &Job) -> Vec<Value> {
@@ -352,6 +371,15 @@ fn widths(job: &Job) -> Vec<Value> {
 }
 
 impl Range {
+    /// The setting with the values that suit a job; `None` if there is no choice.
+    fn choose(file: &JobFile, job: &Job, key: &str, mut values: Vec<Value>) -> Option<(String, Self)> {
+        values.retain(|value| {
+            let sets = sets(job, &vec![(key.to_owned(), value.clone())]);
+            file.with(&sets).and_then(|file| file.job()).is_ok()
+        });
+        (values.len() > 1).then(|| (key.to_owned(), Self::Choose(values)))
+    }
+
     /// The keys that the range sets: that of the setting, and those in its tables.
     fn keys(&self, key: &str) -> Vec<String> {
         fn add(keys: &mut Vec<String>, key: &str, value: &Value) {
@@ -563,7 +591,7 @@ mod tests {
             let space = around(&job(more));
             space.dimensions.into_iter().map(|Dimension { key, range }| (key, range)).collect::<Vec<_>>()
         };
-        let rate = |at: f64| Range::Log(Bounds { from: at / RATES, to: at * RATES, are_whole: false });
+        let rate = |at: f64| Range::Log(Bounds { from: at / 5.0, to: at * 5.0, are_whole: false });
         let choose = |list: &str| {
             let table: Table =
                 toml::from_str(&format!("list = {list}")).unwrap_or_else(|error| panic!("{error}"));

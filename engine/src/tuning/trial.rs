@@ -1,16 +1,14 @@
 //! A trial: a training of the job with drawn settings, which goes on at each round.
 
-use std::cmp::Ordering;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rankine_base::Stop;
-use rankine_job::{Checkpoint, Count, Eval, Job, Metrics, Schedule, StoppingMetric, ThreadCount};
+use rankine_job::{AucTarget, Checkpoint, Count, Eval, Job, Metrics, Schedule, StoppingMetric, ThreadCount};
 use rankine_reader::Split;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+use super::curve::Curve;
 use crate::run_paths;
 use crate::training::{Start, TrainError, TrainOptions, finished_steps, train};
 
@@ -21,6 +19,12 @@ const EVALUATIONS_OF_ROUND: u64 = 6;
 /// Samples that are trained on for each one that is evaluated, which takes about 0.8 of the time of training on it:
 /// evaluations take a tenth of the time.
 const TRAINED_PER_EVALUATED: u64 = 8;
+/// Likewise for a trial whose time to an AUC is measured: evaluations, which do not count, take less than half of its
+/// time.
+const TRAINED_PER_EVALUATED_IF_TIMED: u64 = 1;
+/// Its evaluations in a round, at least: an extrapolation needs three, and the first batch, which waits for the reader,
+/// must not decide the median time of a step.
+const EVALUATIONS_IF_TIMED_MIN: u64 = 3;
 
 /// A trial of a search.
 #[derive(Debug)]
@@ -34,6 +38,27 @@ pub(super) struct Trial {
     pub(super) steps_max: u64,
     /// The samples of the validation set.
     pub(super) validation_samples: u64,
+    /// Whether the time to an AUC is measured; `None` if the metric counts.
+    pub(super) timing: Option<Timing>,
+}
+
+/// How the time of a trial to an AUC is measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Timing {
+    /// The AUC that ends the trial; `None` if it is not known yet.
+    pub(super) target: Option<AucTarget>,
+    /// Steps between two evaluations. All trials are evaluated after the same numbers of samples: a trial that is
+    /// evaluated more often reaches the target earlier.
+    pub(super) steps_per_evaluation: u64,
+}
+
+impl Timing {
+    /// `steps_max` are the steps of the job for as many samples as the other trials have.
+    pub(super) fn new(target: Option<AucTarget>, job: &Job, steps_max: u64, validation_samples: u64) -> Self {
+        let least =
+            TRAINED_PER_EVALUATED_IF_TIMED * validation_samples / u64::from(job.train.batch_size.get());
+        Self { target, steps_per_evaluation: (steps_max / EVALUATIONS).max(least).max(1) }
+    }
 }
 
 /// The resources of a trial that runs beside others.
@@ -44,22 +69,13 @@ pub(super) struct Share {
     pub(super) gpu: usize,
 }
 
-/// An evaluation on the validation set.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Evaluation {
-    /// Steps completed.
-    pub step: u64,
-    /// The metric.
-    pub value: f64,
-}
-
 /// How far a trial got.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Standing {
-    /// Steps completed.
+    /// Steps completed, or at which it would have ended if it had not reached its target before.
     pub(super) steps: u64,
-    /// The best evaluation so far; `None` if the metric was never defined.
-    pub(super) best: Option<Evaluation>,
+    /// The evaluations so far.
+    pub(super) curve: Curve,
     /// Whether the loss or weights became non-finite.
     pub(super) diverged: bool,
 }
@@ -77,9 +93,12 @@ impl Trial {
         stop: &Stop,
     ) -> Result<Standing, TrainError> {
         let path = self.path_of(steps);
-        let done = finished_steps(&path)?;
-        if done.is_some_and(|done| done >= steps) {
-            return standing(&path, metric, steps);
+        if let Some(done) = finished_steps(&path)? {
+            let ended = standing(&path, metric, steps)?;
+            let target = self.timing.and_then(|timing| timing.target);
+            if done >= steps || target.is_some_and(|target| ended.curve.reaching(target).is_some()) {
+                return Ok(ended);
+            }
         }
         let job = self.until(steps, share.threads);
         let options = TrainOptions {
@@ -113,6 +132,12 @@ impl Trial {
         self.job.optimizer.schedule != Schedule::Constant
     }
 
+    /// Sets the steps until its last round ends; the schedule has the same share of them.
+    pub(super) fn set_steps_max(&mut self, steps: u64) {
+        self.job.optimizer.schedule = self.job.optimizer.schedule.scaled(steps, self.steps_max);
+        self.steps_max = steps;
+    }
+
     /// The run folder of the round that ends at a step.
     fn path_of(&self, steps: u64) -> PathBuf {
         if !self.restarts() || steps >= self.steps_max {
@@ -126,13 +151,17 @@ impl Trial {
     /// The job of a round. At its end a checkpoint is saved, from which the next round goes on if there is no schedule.
     fn until(&self, steps: u64, threads: ThreadCount) -> Job {
         let mut job = self.job.clone();
-        let (length, evaluations) =
-            if self.restarts() { (steps, EVALUATIONS_OF_ROUND) } else { (self.steps_max, EVALUATIONS) };
+        let length = if self.restarts() { steps } else { self.steps_max };
         job.optimizer.schedule = job.optimizer.schedule.scaled(length, self.steps_max);
         let batch_size = u64::from(job.train.batch_size.get());
-        let steps_per_evaluation = (length / evaluations)
-            .max(TRAINED_PER_EVALUATED * self.validation_samples / batch_size)
-            .min(steps);
+        let steps_per_evaluation = match self.timing {
+            Some(timing) => timing.steps_per_evaluation.min(steps.div_ceil(EVALUATIONS_IF_TIMED_MIN)),
+            None => {
+                let evaluations = if self.restarts() { EVALUATIONS_OF_ROUND } else { EVALUATIONS };
+                let least = TRAINED_PER_EVALUATED * self.validation_samples / batch_size;
+                (length / evaluations).max(least).min(steps)
+            }
+        };
         job.train.max_steps = Some(Count::nearest(steps));
         job.train.epochs = Count::nearest(u64::MAX);
         job.train.early_stopping = None;
@@ -141,7 +170,7 @@ impl Trial {
         job.eval = Eval {
             every_steps: Some(job.train.log_every_steps),
             every: None,
-            target_auc: None,
+            target_auc: self.timing.and_then(|timing| timing.target),
             set: Vec::new(),
             ..job.eval
         };
@@ -168,44 +197,9 @@ fn remove_weights(run: &Path) -> Result<(), TrainError> {
     remove_all(run, |name| names.contains(&name))
 }
 
-/// The best evaluation up to a step, by a run's log.
+/// How far a run got by a step, by its log.
 fn standing(run: &Path, metric: StoppingMetric, steps: u64) -> Result<Standing, TrainError> {
-    let path = run_paths::metrics(run);
-    let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        text => text.map_err(|error| TrainError::unreadable(&path, &error))?,
-    };
-    let best = best_of(&text, metric, steps);
-    Ok(Standing { steps, best, diverged: false })
-}
-
-/// Returns the best evaluation up to a step, by a run's log.
-fn best_of(log: &str, metric: StoppingMetric, steps: u64) -> Option<Evaluation> {
-    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let evaluations = lines.filter(|line| line["kind"] == "eval" && line["part"] == "validation");
-    let evaluations = evaluations.filter_map(|line| {
-        let (step, value) = (line["step"].as_u64()?, line[metric.name()].as_f64()?);
-        (step <= steps).then_some(Evaluation { step, value })
-    });
-    let mut best = None;
-    for evaluation in evaluations {
-        if best_first(metric, Some(evaluation), best).is_lt() {
-            best = Some(evaluation);
-        }
-    }
-    best
-}
-
-/// The order of two evaluations, the better one first; an evaluation comes before none.
-pub(super) fn best_first(
-    metric: StoppingMetric,
-    one: Option<Evaluation>,
-    other: Option<Evaluation>,
-) -> Ordering {
-    match (one, other) {
-        (Some(one), Some(other)) => metric.gain(other.value, one.value).total_cmp(&0.0),
-        (one, other) => other.is_some().cmp(&one.is_some()),
-    }
+    Ok(Standing { steps, curve: Curve::read(run, metric, steps)?, diverged: false })
 }
 
 /// Sets the samples that are held out.
@@ -235,36 +229,7 @@ fn remove_all(dir: &Path, is_chosen: impl Fn(&str) -> bool) -> Result<(), TrainE
 
 #[cfg(test)]
 mod tests {
-    use super::StoppingMetric::{Auc, LogLoss};
     use super::*;
-
-    #[test]
-    fn the_best_evaluation_counts_and_not_the_last() {
-        let line = |part, step, auc: Option<f64>, log_loss| {
-            let line = serde_json::json!({
-                "kind": "eval", "part": part, "step": step, "auc": auc, "log_loss": log_loss,
-            });
-            line.to_string()
-        };
-        let log = [
-            r#"{"kind":"train","step":50,"loss":0.1}"#.to_owned(),
-            line("validation", 100, Some(0.70), 0.50),
-            line("eval", 150, Some(0.99), 0.01),
-            line("validation", 200, Some(0.80), 0.40),
-            // Without samples of both classes the metric is not defined.
-            line("validation", 300, None, 0.45),
-            line("validation", 400, Some(0.75), 0.30),
-            line("validation", 500, Some(0.80), 0.35),
-            "{\"kind\":\"eval\",".to_owned(),
-        ]
-        .join("\n");
-        let best = |metric, steps| best_of(&log, metric, steps).map(|best| (best.step, best.value));
-        assert_eq!(best(Auc, 500), Some((200, 0.80)));
-        assert_eq!(best(Auc, 199), Some((100, 0.70)));
-        assert_eq!(best(LogLoss, 500), Some((400, 0.30)));
-        assert_eq!(best(LogLoss, 300), Some((200, 0.40)));
-        assert_eq!(best(Auc, 99), None);
-    }
 
     #[test]
     fn a_round_has_the_whole_schedule_and_few_evaluations() {
@@ -277,7 +242,8 @@ mod tests {
             );
             let job =
                 Job::from_toml("job.toml", &job, &[] as &[&str]).unwrap_or_else(|error| panic!("{error}"));
-            Trial { number: 3, job, path: "trials/003".into(), steps_max: 900, validation_samples }
+            let path = "trials/003".into();
+            Trial { number: 3, job, path, steps_max: 900, validation_samples, timing: None }
         };
         let threads = ThreadCount::new(1).unwrap_or_else(|| panic!("one thread"));
         let every = |trial: &Trial, steps| trial.until(steps, threads).eval.every_steps.map(Count::get);
@@ -294,7 +260,23 @@ mod tests {
         assert_eq!((every(&constant, 100), every(&constant, 900)), (Some(33), Some(33)));
         assert_eq!(constant.path_of(100), constant.path);
         // 250 samples, each an eighth of a sample of training: 200 steps of 10 samples.
-        let slow = trial("", 250);
+        let mut slow = trial("", 250);
         assert_eq!((every(&slow, 100), every(&slow, 900)), (Some(100), Some(200)));
+        // If its time is measured, 25 steps of 10 samples are enough for 250, in each round.
+        let target = AucTarget::new(0.75);
+        let timing = |job: &Job, steps_max, validation| Some(Timing::new(target, job, steps_max, validation));
+        for (steps_max, validation, expected) in [(900, 250, 33), (270, 250, 25), (9, 0, 1)] {
+            slow.timing = timing(&slow.job, steps_max, validation);
+            assert_eq!(every(&slow, 900), Some(expected));
+            assert_eq!(every(&slow, 9), Some(expected.min(3)), "three evaluations, at least");
+        }
+        assert_eq!(slow.until(100, threads).eval.target_auc, target);
+        let mut timed = cosine;
+        timed.timing = timing(&timed.job, 900, 0);
+        assert_eq!((every(&timed, 99), every(&timed, 900)), (Some(33), Some(33)));
+        let own = timed.job.optimizer.schedule.clone();
+        timed.set_steps_max(450);
+        assert_eq!((timed.steps_max, &timed.job.optimizer.schedule), (450, &own.scaled(1, 2)));
+        assert_eq!(timed.until(450, threads).optimizer.schedule, own.scaled(1, 2));
     }
 }
