@@ -1,6 +1,8 @@
-//! `rankine bench train` and `rankine bench eval` on a CPU.
+//! `rankine bench train`, `bench eval` and `bench time-to-auc` on a CPU.
 
-use crate::support::{Place, SUCCESS, USAGE, json_lines, run, train};
+use crate::support::{
+    Place, SHAPE, SUCCESS, USAGE, generate, job as small_job, json_file, json_lines, run, train,
+};
 
 fn job(place: &Place) -> String {
     let data = place.path("data");
@@ -101,4 +103,103 @@ fn evaluations_are_timed() {
     run(["bench", "train", &job, "--without", "everything"])
         .with(USAGE)
         .says(&["expected one of input, look-ups"]);
+}
+
+/// A job whose model learns the labels of 6000 generated samples.
+fn learning(place: &Place) -> String {
+    let data = generate(place, SHAPE, 6000, 1000);
+    let job = small_job(place);
+    assert!(job.ends_with("job.toml") && data.ends_with("data"));
+    job
+}
+
+#[test]
+fn the_time_to_an_auc_is_measured_up_to_the_evaluation_that_reaches_it() {
+    let place = Place::new();
+    let job = learning(&place);
+    let measure = |name: &str, more: &[&str]| {
+        let dir = place.word(name);
+        let own = ["bench", "time-to-auc", &job, "--run-dir", &dir, "--set", "device.kind=cpu"];
+        run([&own[..], more].concat())
+    };
+    let beside = ["--set", "eval.beside_training=false", "--set", "train.epochs=4"];
+    let bench = measure("run", &[&beside[..], &["--target-auc", "0.7", "--json"]].concat());
+    let bench = bench.with(SUCCESS).json();
+    let number = |key: &str| bench[key].as_f64().unwrap_or_else(|| panic!("{key} of {bench}"));
+    let target = number("target_auc");
+    assert_eq!(target, 0.7);
+    assert_eq!(bench["reached"], true, "{bench}");
+
+    // An epoch has 47 steps, and a twentieth of them is 2.35: evaluations follow steps 3, 5, 8, 10, 12.
+    let evaluations = bench["evaluations"].as_array().unwrap();
+    let of = |key: &str| evaluations.iter().map(|of| of[key].as_f64().unwrap()).collect::<Vec<_>>();
+    assert_eq!(of("step")[..5], [3.0, 5.0, 8.0, 10.0, 12.0]);
+    let (aucs, seconds) = (of("auc"), of("seconds"));
+    assert!(aucs.iter().rev().skip(1).all(|auc| *auc < target) && aucs.last() >= Some(&target), "{aucs:?}");
+    assert!(seconds[0] > 0.0 && seconds.is_sorted(), "{seconds:?}");
+    assert_eq!(
+        (number("seconds"), number("steps")),
+        (seconds[seconds.len() - 1], of("step")[aucs.len() - 1])
+    );
+    let eval_seconds: f64 = of("eval_seconds").iter().sum();
+    assert!((number("eval_seconds") - eval_seconds).abs() < 1e-9 && eval_seconds < number("seconds"));
+    // 46 steps of 128 samples, and one of 112.
+    let steps = number("steps") as u64;
+    let samples = steps / 47 * 6000 + steps % 47 * 128;
+    assert_eq!((number("samples"), number("epochs")), (samples as f64, samples as f64 / 6000.0));
+    assert!(bench["joules"].is_null() && bench["watts"].is_null(), "there is no GPU");
+    let summary = json_file(&place.path("run/summary.json"));
+    assert_eq!(
+        (&summary["train"]["stopped"], &summary["train"]["steps"]),
+        (&"target_auc".into(), &steps.into())
+    );
+
+    // While metrics are computed beside the steps, training goes on, but the AUC belongs to the same step.
+    let more = ["--target-auc", "0.7", "--set", "train.epochs=4", "--json"];
+    let more =
+        [&more[..], &["--set", "eval.every=0.05", "--set", "train.early_stopping={ patience = 1 }"]].concat();
+    let other = measure("beside", &more).with(SUCCESS).json();
+    assert_eq!((&other["steps"], &other["samples"]), (&bench["steps"], &bench["samples"]));
+    assert_eq!(other["evaluations"].as_array().unwrap().len(), evaluations.len());
+    let auc = |bench: &serde_json::Value| bench["evaluations"][evaluations.len() - 1]["auc"].clone();
+    assert_eq!(auc(&other), auc(&bench));
+}
+
+#[test]
+fn a_target_that_is_not_reached_is_reported_and_one_that_is_missing_refused() {
+    let place = Place::new();
+    let job = learning(&place);
+    let own = ["bench", "time-to-auc", &job, "--set", "device.kind=cpu"];
+    let more = ["--set", "train.max_steps=10", "--set", "eval.every_steps=4"];
+    let dirs = ["missed", "own", "default"].map(|name| place.word(name));
+    let missed = [&more[..], &["--target-auc", "0.99", "--run-dir", &dirs[0]]].concat();
+    let text = run([&own[..], &missed].concat()).with(SUCCESS).stdout;
+    for words in ["target AUC          0.99000; the best possible AUC is 0.", "the target was not reached\n"]
+    {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+    // After steps 4 and 8, and of the model that is saved.
+    let lines: Vec<_> = text.lines().skip_while(|line| !line.contains("epochs")).skip(1).take(3).collect();
+    let steps = lines.iter().map(|line| line.split_whitespace().next().unwrap());
+    assert_eq!(steps.collect::<Vec<_>>(), ["4", "8", "10"], "{text}");
+    assert!(text.contains("steps               10 of 128 samples: 1280, 0.213 epochs\n"), "{text}");
+    // By default it is nine tenths of the way from 0.5 to the best possible AUC, which the dataset has.
+    let best = json_file(&place.path("data/dataset.json"));
+    let best = best["content"]["origin"]["generated"]["auc_achievable"].as_f64().unwrap();
+    let bench = run([&own[..], &more, &["--run-dir", &dirs[2], "--json"]].concat()).with(SUCCESS).json();
+    assert_eq!((&bench["reached"], bench["auc_achievable"].as_f64()), (&false.into(), Some(best)));
+    let target = bench["target_auc"].as_f64().unwrap();
+    assert!((target - (0.5 + 0.9 * (best - 0.5))).abs() < 1e-12, "{bench}");
+    // The target of the job counts before that.
+    let set = [&more[..], &["--set", "eval.target_auc=0.501", "--run-dir", &dirs[1], "--json"]].concat();
+    let bench = run([&own[..], &set].concat()).with(SUCCESS).json();
+    assert_eq!(bench["target_auc"].as_f64(), Some(0.501));
+
+    let other = Place::new();
+    let job = self::job(&other);
+    let refused = |more: &[&str], words: &str| {
+        run([&["bench", "time-to-auc", &job][..], more].concat()).with(USAGE).says(&[words]);
+    };
+    refused(&[], "no AUC to reach: give --target-auc");
+    refused(&["--target-auc", "0.6"], "no evaluation part");
 }

@@ -33,8 +33,8 @@ mod summary;
 
 pub use backend::thread_pool;
 pub use bench::{
-    EvalBench, EvalBenchOptions, Input, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions,
-    bench_eval, bench_train,
+    EvalBench, EvalBenchOptions, Input, Reading, TimeToAuc, TimeToAucOptions, TimedEvaluation, Times,
+    TraceSummary, TrainBench, TrainBenchOptions, bench_eval, bench_time_to_auc, bench_train,
 };
 pub use data::{Columns, JobData, Preview, find_data, open_or_generate, preview};
 pub use devices::{DeviceTable, RunDevices};

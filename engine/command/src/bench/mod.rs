@@ -6,17 +6,17 @@ mod text;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use rankine_engine::training::{self, EvalBenchOptions, TrainBenchOptions};
-use rankine_job::ThreadCount;
+use rankine_engine::training::{self, EvalBenchOptions, TimeToAucOptions, TrainBenchOptions};
+use rankine_job::{AucTarget, ThreadCount};
 use rankine_launch::ProcessPlace;
 use rankine_model::overlap::Overlap;
 use rankine_reader::Part;
 use rankine_reader::bench::{ReadBenchOptions, bench_read};
 
 use super::job::{JobArgs, setting};
-use super::{CommandError, arguments, launch, output};
+use super::{CommandError, arguments, launch, output, signals};
 use baseline::Baseline;
-use text::{Passes, Rungs, Steps};
+use text::{Passes, Rungs, Steps, ToAuc};
 
 /// Measure how fast this machine reads, trains or evaluates
 #[derive(Debug, clap::Args)]
@@ -30,6 +30,7 @@ enum Command {
     Read(Read),
     Train(Train),
     Eval(Eval),
+    TimeToAuc(ToAucArgs),
 }
 
 /// Read a dataset in every mode that this machine supports, and compare with the speed of the disk
@@ -156,6 +157,45 @@ struct Eval {
     launch: launch::Args,
 }
 
+/// Train a job until an evaluation reaches an AUC, and report the seconds and joules that this takes
+///
+/// The time begins before the first sample is read, and ends when the AUC of the evaluation is known, as in MLPerf; it
+/// includes evaluations, which are also listed apart. The energy of the GPUs is measured in the same run. The model is
+/// evaluated every 5% of an epoch, unless the job says when. Early stopping and averages of the job are switched off.
+///
+/// Without --target-auc, the AUC to reach is eval.target_auc of the job. If that is missing, too, the data must be
+/// generated, so that the best possible AUC is known: the target is nine tenths of the way from 0.5 to it.
+#[derive(Debug, clap::Args)]
+#[command(name = "time-to-auc")]
+#[command(after_help = "\
+Examples:
+  rankine bench time-to-auc configs/time-to-auc.toml
+  rankine bench time-to-auc configs/time-to-auc.toml --set device.kind=cuda --json | jq '{seconds, joules}'
+  rankine bench time-to-auc job.toml --target-auc 0.78")]
+struct ToAucArgs {
+    #[command(flatten)]
+    job: JobArgs,
+
+    /// AUC to reach
+    #[arg(long, value_name = "AUC", value_parser = arguments::auc_target)]
+    target_auc: Option<AucTarget>,
+
+    /// Run folder, which must be empty or not exist [default: runs/NAME-TIME]
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+
+    /// Number of CPU threads, the same as --set device.threads=N
+    #[arg(long, value_name = "N", value_parser = arguments::threads)]
+    threads: Option<ThreadCount>,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    launch: launch::Args,
+}
+
 impl Args {
     /// Returns the arguments about processes, for commands that can run in several.
     pub(crate) fn launch(&self) -> Option<&launch::Args> {
@@ -163,6 +203,7 @@ impl Args {
             Command::Read(_) => None,
             Command::Train(train) => Some(&train.launch),
             Command::Eval(eval) => Some(&eval.launch),
+            Command::TimeToAuc(args) => Some(&args.launch),
         }
     }
 }
@@ -172,6 +213,7 @@ pub(crate) fn run(args: Args, place: &ProcessPlace) -> Result<(), CommandError> 
         Command::Read(args) => run_read(args),
         Command::Train(args) => run_train(args, place),
         Command::Eval(args) => run_eval(args, place),
+        Command::TimeToAuc(args) => run_to_auc(args, place),
     }
 }
 
@@ -205,6 +247,21 @@ fn run_eval(args: Eval, place: &ProcessPlace) -> Result<(), CommandError> {
         return Ok(());
     }
     if args.json { output::json(&bench) } else { output::text(Passes(&bench)) }
+}
+
+fn run_to_auc(args: ToAucArgs, place: &ProcessPlace) -> Result<(), CommandError> {
+    let file = args.job.read_with(setting("device.threads", args.threads))?;
+    let job = file.job()?;
+    let processes = args.launch.form(place, &job.guard)?;
+    let stop = signals::training()?;
+    let options =
+        TimeToAucOptions { target_auc: args.target_auc, run_dir: args.run_dir.as_deref(), stop: Some(&stop) };
+    let bench = training::bench_time_to_auc(&job, options, &processes, &mut ());
+    let bench = launch::outcome(&processes, &file, bench)?;
+    if !processes.is_first() {
+        return Ok(());
+    }
+    if args.json { output::json(&bench) } else { output::text(ToAuc(&bench)) }
 }
 
 fn run_read(args: Read) -> Result<(), CommandError> {

@@ -4,8 +4,8 @@ use std::fmt::{self, Display};
 
 use bytesize::ByteSize;
 use rankine_engine::training::{
-    Ceilings, EvalBench, Input, MeasuredPhase, MemoryPart, PowerSummary, Reading, Times, TraceSummary,
-    TrainBench,
+    Ceilings, EvalBench, Input, MeasuredPhase, MemoryPart, PowerSummary, Reading, TimeToAuc, TimedEvaluation,
+    Times, TraceSummary, TrainBench,
 };
 use rankine_reader::bench::ReadBench;
 
@@ -27,6 +27,38 @@ impl Display for Passes<'_> {
         writeln!(f, "samples/s           {:.0}", bench.samples_per_second)?;
         match bench.metrics.first.and_then(|metrics| metrics.auc) {
             Some(auc) => writeln!(f, "auc                 {auc:.5}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The time to an AUC.
+pub(super) struct ToAuc<'a>(pub(super) &'a TimeToAuc);
+
+impl Display for ToAuc<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TimeToAuc { device, precision, target_auc, reached, seconds, .. } = self.0;
+        let TimeToAuc { batch_size, steps, samples, epochs, .. } = self.0;
+        let precision = precision.iter().map(|precision| format!(", {precision}")).collect::<String>();
+        writeln!(f, "device              {device}{precision}")?;
+        let best = self.0.auc_achievable.map(|best| format!("; the best possible AUC is {best:.5}"));
+        writeln!(f, "target AUC          {target_auc:.5}{}", best.unwrap_or_default())?;
+        let mut table = TextTable::new(["step", "epochs", "seconds", "AUC"], &[]);
+        for TimedEvaluation { step, epochs, auc, seconds, .. } in &self.0.evaluations {
+            let auc = auc.map_or("-".into(), |auc| format!("{auc:.5}"));
+            table.row([step, &format!("{epochs:.3}"), &format!("{seconds:.3}"), &auc]);
+        }
+        write!(f, "\n{table}\n")?;
+        let end = if *reached { "" } else { "; the target was not reached" };
+        writeln!(f, "seconds             {seconds:.3}, {:.3} of them evaluations{end}", self.0.eval_seconds)?;
+        writeln!(f, "steps               {steps} of {batch_size} samples: {samples}, {epochs:.3} epochs")?;
+        writeln!(f, "samples/s           {:.0}, without evaluations", self.0.samples_per_second)?;
+        match (self.0.joules, self.0.watts) {
+            (Some(joules), Some(watts)) => writeln!(f, "energy              {joules:.0} J, {watts:.0} W"),
+            _ => Ok(()),
+        }?;
+        match &self.0.run_dir {
+            Some(run) => writeln!(f, "run                 {run}"),
             None => Ok(()),
         }
     }

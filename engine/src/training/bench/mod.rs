@@ -1,10 +1,11 @@
 //! The time that the steps of a job take, and how it is spent.
 //!
 //! Steps read their batches as training does, or take turns with a few resident batches, so that reading does not
-//! matter. The trained weights are discarded.
+//! matter. The trained weights are discarded. `time_to_auc.rs` measures a whole run instead.
 
 mod evaluation;
 mod report;
+mod time_to_auc;
 mod trace;
 
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use super::processes::RankAssignment;
 
 pub use evaluation::{EvalBench, EvalBenchOptions, bench_eval};
 pub use report::{Input, Reading, Times, TraceSummary, TrainBench};
+pub use time_to_auc::{TimeToAuc, TimeToAucOptions, TimedEvaluation, bench_time_to_auc};
 
 /// Most batches that are resident.
 const RESIDENT_BATCHES: usize = 3;

@@ -33,6 +33,11 @@ pub enum BenchError {
     /// There is nothing to evaluate on.
     #[error("the dataset has no evaluation part: convert with --split, or set data.generate.eval_samples")]
     NoEvaluationPart,
+    /// Nothing says which AUC to reach.
+    #[error(
+        "no AUC to reach: give --target-auc, or set eval.target_auc; only generated data have a target by default"
+    )]
+    NoTarget,
     /// No pass was asked for.
     #[error("a measurement needs at least one pass")]
     NoPasses,
