@@ -279,7 +279,7 @@ fn logs_have_the_metrics_and_the_settings() {
         ("opt_learning_rate_warmup_steps", 5.into()),
         ("opt_learning_rate_decay_start_step", 8.into()),
         ("opt_learning_rate_decay_steps", 70.into()),
-        ("submission_benchmark", "dlrm_dcnv2".into()),
+        ("submission_benchmark", "dlrm".into()),
     ];
     for (key, expected) in expected {
         assert_eq!(value(&log, key), expected, "{key}");

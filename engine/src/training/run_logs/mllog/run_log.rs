@@ -13,8 +13,6 @@ use super::settings::{OptimizerSettings, RunSettings};
 use super::{Kind, Line, MlLog, TOKEN, milliseconds_of, now_ms};
 use crate::training::run_logs::records::RecordFile;
 
-/// MLPerf's name of its benchmark of ranking models, DLRM-DCNv2.
-const BENCHMARK: &str = "dlrm_dcnv2";
 /// The organization and the platform, which whoever submits a run fills in.
 const UNSPECIFIED: &str = "unspecified";
 
@@ -47,6 +45,8 @@ pub(crate) struct RunLog {
     log: MlLog,
     train_samples: u64,
     epochs: u64,
+    /// Samples trained on before the block; 0 unless the log of an earlier part of the run was lost.
+    first_samples: u64,
     /// Samples trained on before the current evaluation.
     evaluated_samples: u64,
 }
@@ -90,13 +90,13 @@ impl RunLog {
 
     fn new(log: MlLog, settings: &RunSettings) -> Self {
         let &RunSettings { train_samples, epochs, .. } = settings;
-        Self { log, train_samples, epochs, evaluated_samples: 0 }
+        Self { log, train_samples, epochs, first_samples: 0, evaluated_samples: 0 }
     }
 
     fn log_settings(&mut self, settings: &RunSettings) -> io::Result<()> {
         let schedule = &settings.schedule;
         let log = &mut self.log;
-        log.point("submission_benchmark", BENCHMARK, &[])?;
+        log.point("submission_benchmark", settings.benchmark, &[])?;
         log.point("submission_org", UNSPECIFIED, &[])?;
         log.point("submission_division", "open", &[])?;
         log.point("submission_status", "research", &[])?;
@@ -145,6 +145,7 @@ impl RunLog {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn train_begins(&mut self, samples: u64) -> io::Result<()> {
+        self.first_samples = samples;
         self.log.interval_end("init_stop", (), &[])?;
         self.log.interval_start("run_start", (), &[])?;
         let [first_epoch, count] = self.progress("first_epoch_num", samples);
@@ -181,9 +182,10 @@ impl RunLog {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn end(mut self, status: RunStatus, samples: u64) -> io::Result<()> {
-        let progress = self.progress("epoch_num", samples);
-        self.log.interval_end("block_stop", (), &progress)?;
-        let [epoch, count] = progress;
+        let [epoch, count] = self.progress("epoch_num", samples);
+        // The rules up to 3.1 know a block by its first epoch.
+        let [first_epoch, _] = self.progress("first_epoch_num", self.first_samples);
+        self.log.interval_end("block_stop", (), &[first_epoch, epoch.clone(), count.clone()])?;
         self.log.interval_end("run_stop", (), &[("status", status.name().into()), epoch, count])?;
         self.log.sync()
     }
@@ -268,6 +270,7 @@ mod tests {
     /// Settings of which no two have the same value.
     fn settings() -> RunSettings {
         RunSettings {
+            benchmark: "dlrm_dcnv2",
             seed: 7,
             global_batch_size: 20,
             train_samples: 4000,
@@ -359,7 +362,7 @@ mod tests {
             &format!("1030 INTERVAL_END eval_stop null {at_1000}"),
             &format!("1031 INTERVAL_START eval_start null {at_2000}"),
             &format!("1032 INTERVAL_END eval_stop null {at_2000}"),
-            r#"1033 INTERVAL_END block_stop null {"epoch_num":0.5,"samples_count":2000}"#,
+            r#"1033 INTERVAL_END block_stop null {"first_epoch_num":0.0,"epoch_num":0.5,"samples_count":2000}"#,
             r#"1034 INTERVAL_END run_stop null {"status":"success","epoch_num":0.5,"samples_count":2000}"#,
         ];
         assert_eq!(lines(&path), expected);

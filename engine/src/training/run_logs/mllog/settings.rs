@@ -8,6 +8,8 @@ use crate::training::context::RunContext;
 /// What MLPerf's log says about a run before it trains.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RunSettings {
+    /// MLPerf's name of the benchmark.
+    pub(crate) benchmark: &'static str,
     /// The job's seed. MLPerf's package checker requires a different one in each run of a submission.
     pub(crate) seed: u64,
     /// Samples per step, over all ranks.
@@ -68,6 +70,7 @@ impl RunSettings {
     pub(crate) fn of(context: &RunContext<'_>, precision: &'static str) -> Self {
         let RunContext { job, dataset, .. } = context;
         Self {
+            benchmark: benchmark_of(job.model.kind().name),
             seed: job.seed,
             global_batch_size: job.train.batch_size.get().into(),
             train_samples: dataset.samples(Part::Train),
@@ -79,6 +82,12 @@ impl RunSettings {
             schedule: (&job.optimizer.schedule).into(),
         }
     }
+}
+
+/// Returns MLPerf's name of its benchmark of ranking models: DLRM in the rules up to 2.1, DLRM-DCNv2 from 3.0 to 6.0.
+/// Models of other kinds are variants of the latter in the open division.
+fn benchmark_of(kind: &str) -> &'static str {
+    if kind == "dlrm" { "dlrm" } else { "dlrm_dcnv2" }
 }
 
 impl From<&Optimizer> for OptimizerSettings {
@@ -131,6 +140,11 @@ impl From<&Schedule> for ScheduleSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_benchmark_is_known_by_its_model() {
+        assert_eq!(["dlrm", "dcnv2", "deepfm"].map(benchmark_of), ["dlrm", "dlrm_dcnv2", "dlrm_dcnv2"]);
+    }
 
     #[test]
     fn settings_are_those_of_the_job() {
