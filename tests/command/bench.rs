@@ -143,6 +143,8 @@ fn the_time_to_an_auc_is_measured_up_to_the_evaluation_that_reaches_it() {
     );
     let eval_seconds: f64 = of("eval_seconds").iter().sum();
     assert!((number("eval_seconds") - eval_seconds).abs() < 1e-9 && eval_seconds < number("seconds"));
+    let first = number("first_step_seconds");
+    assert!(first > 0.0 && first < seconds[0], "{bench}");
     // 46 steps of 128 samples, and one of 112.
     let steps = number("steps") as u64;
     let samples = steps / 47 * 6000 + steps % 47 * 128;

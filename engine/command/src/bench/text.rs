@@ -50,7 +50,9 @@ impl Display for ToAuc<'_> {
         }
         write!(f, "\n{table}\n")?;
         let end = if *reached { "" } else { "; the target was not reached" };
-        writeln!(f, "seconds             {seconds:.3}, {:.3} of them evaluations{end}", self.0.eval_seconds)?;
+        let TimeToAuc { eval_seconds, first_step_seconds, .. } = self.0;
+        write!(f, "seconds             {seconds:.3}: {eval_seconds:.3} for evaluations, ")?;
+        writeln!(f, "{first_step_seconds:.3} for the first step{end}")?;
         writeln!(f, "steps               {steps} of {batch_size} samples: {samples}, {epochs:.3} epochs")?;
         writeln!(f, "samples/s           {:.0}, without evaluations", self.0.samples_per_second)?;
         match (self.0.joules, self.0.watts) {

@@ -62,6 +62,8 @@ pub struct TimeToAuc {
     pub seconds: f64,
     /// Seconds of these that training waited for evaluations.
     pub eval_seconds: f64,
+    /// Seconds of these for the first step: waiting for its batch, on GPUs also capturing a graph of all steps.
+    pub first_step_seconds: f64,
     /// Samples trained on per second, without evaluations.
     pub samples_per_second: f64,
     /// Joules of the GPUs from the first step to the last one, with the evaluations in between; absent on the CPU, and
@@ -123,7 +125,8 @@ pub fn bench_time_to_auc(
     let (summary, path) = train(&until(job, target), run, &mut watch)?;
     let StopWatch { device, evaluations, .. } = watch;
     let Summary { train: trained, power, start, .. } = summary;
-    let before = start.map_or(0.0, |start| start.reader_seconds);
+    let (before, first_step_seconds) =
+        start.map_or((0.0, 0.0), |start| (start.reader_seconds, start.first_step_seconds));
     let samples_at = |step| samples_at(step, train_samples, job.train.batch_size.get().into());
     let mut evaluations: Vec<_> = evaluations
         .into_iter()
@@ -156,6 +159,7 @@ pub fn bench_time_to_auc(
         // The last evaluation of a training that does not reach the target comes after the model is saved.
         seconds: last.map_or(before + trained.seconds + eval_seconds, |last| last.seconds),
         eval_seconds,
+        first_step_seconds,
         samples_per_second: trained.samples_per_second,
         joules: power.map(|power| power.joules_per_sample * trained.samples as f64),
         watts: power.map(|power| power.watts),
