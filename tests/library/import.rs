@@ -268,6 +268,11 @@ fn tensors_that_do_not_fit_are_named() {
         &|tensors| drop(tensors.insert("over_arch.model.1.weight".into(), matrix([1, 5]))),
         &["the tensor over_arch.model.1.weight is not part of the reference DLRM"],
     );
+    let mut torchrec = Kind::TorchRec.tensors();
+    torchrec.insert("bot_l.0.weight".into(), matrix([4, 2]));
+    import(&place, &safetensors(&torchrec, "F32"), "refused")
+        .with(USAGE)
+        .says(&["the tensor bot_l.0.weight is not part of TorchRec's DLRM"]);
     let tensors = Kind::Reference.tensors();
     import(&place, &safetensors(&tensors, "I32"), "refused")
         .with(USAGE)

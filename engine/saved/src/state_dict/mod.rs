@@ -161,16 +161,19 @@ impl StateDict {
                 "its length does not fit its tensors: check that it was copied completely".into(),
             ));
         }
-        let (mut origin, mut tensors) = (None, BTreeMap::new());
-        for (name, info) in metadata.tensors() {
-            let extra = |origin: Option<Origin>| StateDictError::Extra {
+        // The header has no order.
+        let stored: BTreeMap<_, _> = metadata.tensors().into_iter().collect();
+        let origin = most_common_origin(stored.keys());
+        let mut tensors = BTreeMap::new();
+        for (name, info) in stored {
+            let extra = || StateDictError::Extra {
                 path: path.to_owned(),
                 name: name.clone(),
                 origin: origin.map_or_else(|| "a DLRM".into(), |origin| origin.to_string()),
             };
-            let (of, parsed) = TensorName::parse(&name).ok_or_else(|| extra(origin))?;
-            if *origin.get_or_insert(of) != of {
-                return Err(extra(origin));
+            let (of, parsed) = TensorName::parse(&name).ok_or_else(extra)?;
+            if Some(of) != origin {
+                return Err(extra());
             }
             let dtype = match info.dtype {
                 tensor::Dtype::F32 => Dtype::Fp32,
@@ -184,7 +187,7 @@ impl StateDict {
             let begin = begin + info.data_offsets.0 as u64;
             let stored = Stored { name: name.clone(), shape: info.shape.clone(), dtype, begin };
             if tensors.insert(parsed, stored).is_some() {
-                return Err(extra(Some(of)));
+                return Err(extra());
             }
         }
         let origin = origin.ok_or_else(|| format("it has no tensors".into()))?;
@@ -314,6 +317,14 @@ impl StateDict {
         let is_bias = kind == "bias";
         (TensorName { part, is_bias }, "which its other tensors need".into(), why)
     }
+}
+
+/// Returns the implementation that most of the names belong to; `None` if no DLRM has any of them.
+fn most_common_origin<'a>(names: impl Iterator<Item = &'a String>) -> Option<Origin> {
+    let origins: Vec<_> = names.filter_map(|name| Some(TensorName::parse(name)?.0)).collect();
+    let torchrec = origins.iter().filter(|&&origin| origin == Origin::TorchRec).count();
+    let most_common = if torchrec * 2 > origins.len() { Origin::TorchRec } else { Origin::Reference };
+    (!origins.is_empty()).then_some(most_common)
 }
 
 /// Returns the column of TorchRec's first top layer for each column of Rankine's.
