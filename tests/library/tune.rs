@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -64,17 +65,19 @@ fn search_until(
             stop.ask();
         }
     };
-    let tuning = Tuning {
-        file: &file,
-        space: &space,
-        objective: Objective::Quality,
-        seed: 7,
-        extent,
-        dir: &dir,
-        resume: dir.exists(),
-        stop: &stop,
-    };
-    tune(tuning, &observe)
+    tune(tuning(&file, &space, extent, &dir, &stop), &observe)
+}
+
+/// A search with seed 7, which continues what is in the folder.
+fn tuning<'a>(
+    file: &'a JobFile,
+    space: &'a Space,
+    extent: Extent,
+    dir: &'a Path,
+    stop: &'a Stop,
+) -> Tuning<'a> {
+    let objective = Objective::Quality;
+    Tuning { file, space, objective, seed: 7, extent, dir, resume: dir.exists(), stop }
 }
 
 /// Trains the best job of a search, and evaluates it.
@@ -234,16 +237,7 @@ fn columns_of_buckets_are_a_setting() {
     let file = JobFile::read(&place.path("job.toml"), &SETS[..2]).unwrap();
     let (space, dir) = (Space::parse("space.toml", &space).unwrap(), place.path("search"));
     let (extent, stop) = (Extent::Trials(6), &Stop::default());
-    let tuning = Tuning {
-        file: &file,
-        space: &space,
-        objective: Objective::Quality,
-        seed: 3,
-        extent,
-        dir: &dir,
-        resume: false,
-        stop,
-    };
+    let tuning = Tuning { seed: 3, ..tuning(&file, &space, extent, &dir, stop) };
     let tuned = tune(tuning, &|_| ()).unwrap();
     let has_buckets =
         |trial: &&TrialResult| trial.settings.iter().any(|(_, value)| value.to_string().contains('8'));
@@ -365,18 +359,7 @@ fn trials_that_diverge_do_not_go_on() {
     let space = Space::parse("space.toml", space).unwrap();
     let (dir, stop, seen) = (place.path("search"), Stop::default(), Mutex::new(Vec::new()));
     let observe = |result: &TrialResult| seen.lock().unwrap().push((result.trial, result.diverged));
-    let extent = Extent::Trials(9);
-    let tuning = Tuning {
-        file: &file,
-        space: &space,
-        objective: Objective::Quality,
-        seed: 7,
-        extent,
-        dir: &dir,
-        resume: false,
-        stop: &stop,
-    };
-    let tuned = tune(tuning, &observe).unwrap();
+    let tuned = tune(tuning(&file, &space, Extent::Trials(9), &dir, &stop), &observe).unwrap();
     assert_eq!((tuned.trials[0].trial, tuned.trials[0].diverged), (0, false));
     let mut seen = seen.into_inner().unwrap();
     seen.sort_unstable();
@@ -392,17 +375,7 @@ fn a_search_continues_only_as_what_it_was() {
         let file = JobFile::read(&place.path("job.toml"), sets).unwrap();
         let (space, dir, stop) =
             (Space::parse("space.toml", space).unwrap(), place.path("search"), Stop::default());
-        let extent = Extent::Trials(1);
-        let tuning = Tuning {
-            file: &file,
-            space: &space,
-            objective: Objective::Quality,
-            seed,
-            extent,
-            dir: &dir,
-            resume: true,
-            stop: &stop,
-        };
+        let tuning = Tuning { seed, ..tuning(&file, &space, Extent::Trials(1), &dir, &stop) };
         let error = tune(tuning, &|_| ()).unwrap_err().to_string();
         let expected = format!("the search in this folder has {words}: repeat its command");
         assert!(error.contains(&expected), "{error}");
@@ -585,7 +558,7 @@ fn a_search_that_is_killed_anywhere_finds_the_same() {
         let leftover = place.path(&run).join(".tune.json.28593-3-31e69b4c.partial");
         std::fs::write(&leftover, "{").unwrap();
         let mut kills = 0;
-        for milliseconds in (40..).step_by(60) {
+        for milliseconds in std::iter::successors(Some(10), |previous| Some(previous * 3 / 2)) {
             let mut child = command(&run, place.path(&run).exists()).spawn().unwrap();
             std::thread::sleep(Duration::from_millis(milliseconds));
             if let Some(status) = child.try_wait().unwrap() {
