@@ -6,12 +6,13 @@ mod text;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use rankine_engine::training::{self, EvalBenchOptions, TimeToAucOptions, TrainBenchOptions};
-use rankine_job::{AucTarget, ThreadCount};
-use rankine_launch::ProcessPlace;
+use rankine_engine::training::{self, EvalBenchOptions, TimeToAucOptions, TrainBenchOptions, TrainError};
+use rankine_job::{AucTarget, Job, ThreadCount};
+use rankine_launch::{ProcessGroup, ProcessPlace};
 use rankine_model::overlap::Overlap;
 use rankine_reader::Part;
 use rankine_reader::bench::{ReadBenchOptions, bench_read};
+use serde::Serialize;
 
 use super::job::{JobArgs, setting};
 use super::{CommandError, arguments, launch, output, signals};
@@ -115,16 +116,8 @@ struct Train {
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     compare: Option<PathBuf>,
 
-    /// Number of CPU threads, the same as --set device.threads=N
-    #[arg(long, value_name = "N", value_parser = arguments::threads)]
-    threads: Option<ThreadCount>,
-
-    /// Print JSON instead of text
-    #[arg(long)]
-    json: bool,
-
     #[command(flatten)]
-    launch: launch::Args,
+    common: JobBenchArgs,
 }
 
 /// Evaluate a job's model repeatedly, and report the time
@@ -145,16 +138,8 @@ struct Eval {
     #[arg(long, value_name = "N", default_value_t = EvalBenchOptions::default().passes)]
     passes: usize,
 
-    /// Number of CPU threads, the same as --set device.threads=N
-    #[arg(long, value_name = "N", value_parser = arguments::threads)]
-    threads: Option<ThreadCount>,
-
-    /// Print JSON instead of text
-    #[arg(long)]
-    json: bool,
-
     #[command(flatten)]
-    launch: launch::Args,
+    common: JobBenchArgs,
 }
 
 /// Train a job until an evaluation reaches an AUC, and report the seconds and joules that this takes
@@ -184,6 +169,13 @@ struct ToAucArgs {
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 
+    #[command(flatten)]
+    common: JobBenchArgs,
+}
+
+/// The arguments that all benchmarks of jobs have, listed after their own.
+#[derive(Debug, clap::Args)]
+struct JobBenchArgs {
     /// Number of CPU threads, the same as --set device.threads=N
     #[arg(long, value_name = "N", value_parser = arguments::threads)]
     threads: Option<ThreadCount>,
@@ -196,14 +188,34 @@ struct ToAucArgs {
     launch: launch::Args,
 }
 
+impl JobBenchArgs {
+    /// Measures a job; the first process prints the result.
+    fn run<B: Serialize>(
+        &self,
+        job: &JobArgs,
+        place: &ProcessPlace,
+        measure: impl FnOnce(&Job, &ProcessGroup) -> Result<B, TrainError>,
+        print: impl FnOnce(&B) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let file = job.read_with(setting("device.threads", self.threads))?;
+        let job = file.job()?;
+        let processes = self.launch.form(place, &job.guard)?;
+        let bench = launch::outcome(&processes, &file, measure(&job, &processes))?;
+        if !processes.is_first() {
+            return Ok(());
+        }
+        if self.json { output::json(&bench) } else { print(&bench) }
+    }
+}
+
 impl Args {
     /// Returns the arguments about processes, for commands that can run in several.
     pub(crate) fn launch(&self) -> Option<&launch::Args> {
         match &self.command {
             Command::Read(_) => None,
-            Command::Train(train) => Some(&train.launch),
-            Command::Eval(eval) => Some(&eval.launch),
-            Command::TimeToAuc(args) => Some(&args.launch),
+            Command::Train(train) => Some(&train.common.launch),
+            Command::Eval(eval) => Some(&eval.common.launch),
+            Command::TimeToAuc(args) => Some(&args.common.launch),
         }
     }
 }
@@ -218,50 +230,37 @@ pub(crate) fn run(args: Args, place: &ProcessPlace) -> Result<(), CommandError> 
 }
 
 fn run_train(args: Train, place: &ProcessPlace) -> Result<(), CommandError> {
-    let file = args.job.read_with(setting("device.threads", args.threads))?;
-    let job = file.job()?;
-    let processes = args.launch.form(place, &job.guard)?;
-    let Train { warm_up, steps, resident, trace, without, compare, json, .. } = args;
+    let Train { job, warm_up, steps, resident, trace, without, compare, common } = args;
     let baseline = compare.map(|path| Baseline::read(&path)).transpose()?;
     let options = TrainBenchOptions { warm_up, steps, resident, trace, without };
-    let bench = training::bench_train(&job, &options, &processes, &mut ());
-    let bench = launch::outcome(&processes, &file, bench)?;
-    if !processes.is_first() {
-        return Ok(());
-    }
-    if json {
-        output::json(&bench)
-    } else {
-        output::text(Steps { bench: &bench, baseline: baseline.as_ref() })
-    }
+    common.run(
+        &job,
+        place,
+        |job, processes| training::bench_train(job, &options, processes, &mut ()),
+        |bench| output::text(Steps { bench, baseline: baseline.as_ref() }),
+    )
 }
 
 fn run_eval(args: Eval, place: &ProcessPlace) -> Result<(), CommandError> {
-    let file = args.job.read_with(setting("device.threads", args.threads))?;
-    let job = file.job()?;
-    let processes = args.launch.form(place, &job.guard)?;
     let options = EvalBenchOptions { passes: args.passes };
-    let bench = training::bench_eval(&job, &options, &processes, &mut ());
-    let bench = launch::outcome(&processes, &file, bench)?;
-    if !processes.is_first() {
-        return Ok(());
-    }
-    if args.json { output::json(&bench) } else { output::text(Passes(&bench)) }
+    args.common.run(
+        &args.job,
+        place,
+        |job, processes| training::bench_eval(job, &options, processes, &mut ()),
+        |bench| output::text(Passes(bench)),
+    )
 }
 
 fn run_to_auc(args: ToAucArgs, place: &ProcessPlace) -> Result<(), CommandError> {
-    let file = args.job.read_with(setting("device.threads", args.threads))?;
-    let job = file.job()?;
-    let processes = args.launch.form(place, &job.guard)?;
     let stop = signals::training()?;
     let options =
         TimeToAucOptions { target_auc: args.target_auc, run_dir: args.run_dir.as_deref(), stop: Some(&stop) };
-    let bench = training::bench_time_to_auc(&job, options, &processes, &mut ());
-    let bench = launch::outcome(&processes, &file, bench)?;
-    if !processes.is_first() {
-        return Ok(());
-    }
-    if args.json { output::json(&bench) } else { output::text(ToAuc(&bench)) }
+    args.common.run(
+        &args.job,
+        place,
+        |job, processes| training::bench_time_to_auc(job, options, processes, &mut ()),
+        |bench| output::text(ToAuc(bench)),
+    )
 }
 
 fn run_read(args: Read) -> Result<(), CommandError> {
