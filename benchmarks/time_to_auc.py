@@ -36,6 +36,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from pytorch_dlrm import mlp
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 JOB = ROOT / "configs" / "time-to-auc.toml"
 EVALUATED_AT_ONCE = 65536
@@ -97,25 +99,14 @@ def read(dataset, part, workers):
     return [column["rows"] for column in schema["categorical"]], labels, numbers, ids
 
 
-class Mlp(nn.Sequential):
-    def __init__(self, inputs, outputs, last_relu):
-        layers = []
-        for number, size in enumerate(outputs):
-            layers.append(nn.Linear(inputs, size))
-            if last_relu or number + 1 < len(outputs):
-                layers.append(nn.ReLU())
-            inputs = size
-        super().__init__(*layers)
-
-
 class DenseParts(nn.Module):
     """Everything except the tables."""
 
     def __init__(self, dense, columns, model):
         super().__init__()
         dim, vectors = model["embedding_dim"], columns + 1
-        self.bottom = Mlp(dense, model["bottom_mlp"], last_relu=True)
-        self.top = Mlp(dim + vectors * (vectors - 1) // 2, [*model["top_mlp"], 1], last_relu=False)
+        self.bottom = mlp(dense, model["bottom_mlp"], last_relu=True)
+        self.top = mlp(dim + vectors * (vectors - 1) // 2, [*model["top_mlp"], 1], last_relu=False)
         row, column = torch.tril_indices(vectors, vectors, offset=-1)
         self.register_buffer("pairs", row * vectors + column)
 

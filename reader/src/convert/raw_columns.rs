@@ -39,8 +39,8 @@ pub enum RawColumnValues<'a> {
     Numbers(&'a [f64]),
     /// Integers: numbers, or categories, which are the same as their decimal digits as text.
     Integers(&'a [i64]),
-    /// Texts: categories, or numbers in decimal, except if the model's rows are of Parquet, where a text is no number.
-    /// An empty text is a missing number, and a category of its own.
+    /// Texts: categories, or numbers in decimal. A model of Parquet rows refuses texts as numbers. An empty text is a
+    /// missing number, and a category of its own.
     Texts(&'a [&'a str]),
     /// Exact values of a type, such as decimals or dates: numbers, or categories; `None` is a missing number, and the
     /// empty category.

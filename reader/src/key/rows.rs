@@ -15,7 +15,7 @@ pub(crate) struct KeyRows {
     len: usize,
 }
 
-/// Bits of the hash in a slot: nearly all other keys are told apart without reading them.
+/// Bits of the hash in a slot, so that a look-up seldom has to read another key than its own.
 const TAG_BITS: u32 = 24;
 
 const fn tag(hash: u64) -> u64 {

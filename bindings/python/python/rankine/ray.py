@@ -59,8 +59,10 @@ def train(
         raise ArgumentError("num_workers and cpus_per_worker start at 1, gpus_per_worker and max_failures at 0")
     if num_workers > 1 and gpus_per_worker == 0:
         raise ArgumentError("without GPUs, one worker trains: set gpus_per_worker, or more cpus_per_worker")
-    device = {"device.kind": "cuda", "device.ranks": num_workers * gpus_per_worker} if gpus_per_worker else {}
-    if not gpus_per_worker:
+    device: dict[str, Any]
+    if gpus_per_worker:
+        device = {"device.kind": "cuda", "device.ranks": num_workers * gpus_per_worker}
+    else:
         device = {"device.kind": "cpu", "device.threads": cpus_per_worker}
     words = ["train", str(Path(job).absolute()), "--run-dir", str(Path(run_dir).absolute()), "--launcher", "torchrun"]
     for key, value in {**device, **(settings or {})}.items():

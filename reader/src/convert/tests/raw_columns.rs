@@ -92,7 +92,7 @@ fn numbers_of_criteo_are_integers() {
     }
 }
 
-/// As in files: a date is a category by its text and a number by its days, and a text is no number.
+/// As in files: the category of a date is its text, its number counts days, and a text is refused as a number.
 #[cfg(feature = "parquet")]
 #[test]
 fn types_are_read_as_in_parquet() {
