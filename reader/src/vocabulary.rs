@@ -7,6 +7,7 @@ use rankine_base::error::Malformed;
 use rankine_base::escape::{escape, unescape};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::key::compact::CompactKey;
 use crate::key::rows::KeyRows;
 use crate::key::{LongMap, ShortKey};
 
@@ -122,7 +123,7 @@ impl Vocabulary {
     pub(crate) fn append(&mut self, mut short: Vec<(ShortKey, u64)>, mut long: Vec<(Box<[u8]>, u64)>) {
         short.sort_unstable_by_key(|&(key, count)| (Reverse(count), key));
         long.sort_unstable_by(|a, b| (Reverse(a.1), &a.0).cmp(&(Reverse(b.1), &b.0)));
-        self.short.reserve(short.len() + long.len(), short.len());
+        self.short.reserve(&short, long.len());
         self.long.reserve(long.len());
         self.counts.reserve_exact(short.len() + long.len());
         let mut long = long.into_iter().peekable();
@@ -172,9 +173,15 @@ impl Vocabulary {
         self.short.get(key)
     }
 
-    /// Appends the row of each short category to `rows`, [`OUT_OF_VOCABULARY`] for categories without one.
-    pub(crate) fn rows_of_short(&self, keys: &[ShortKey], rows: &mut Vec<u64>) {
-        self.short.rows_of(keys, rows);
+    /// Appends the row of each compact key to `rows`, [`OUT_OF_VOCABULARY`] for categories without one.
+    pub(crate) fn rows_of_compact(&self, keys: &[CompactKey], rows: &mut Vec<u64>) {
+        self.short.rows_of_compact(keys, rows);
+    }
+
+    /// Appends the row of each short key that is not compact to `rows`, [`OUT_OF_VOCABULARY`] for categories without
+    /// one.
+    pub(crate) fn rows_of_other(&self, keys: &[ShortKey], rows: &mut Vec<u64>) {
+        self.short.rows_of_other(keys, rows);
     }
 
     /// Returns how often each row was looked up in training.

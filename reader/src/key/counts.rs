@@ -1,28 +1,61 @@
 //! How often each short key occurs.
 
+use std::collections::BTreeMap;
+
+use crate::key::compact::{CompactKey, CompactTable};
 use crate::key::{BATCH, ShortKey, mask_for, use_large_pages};
 
-/// Counts of short keys, in a table with linear probing from the lowest bits of the hash. Keys are added in batches.
+/// Counts of compact and of other short keys. Keys are added in batches.
 #[derive(Debug, Default)]
 pub(crate) struct KeyCounts {
-    /// Keys with their counts; [`ShortKey::NONE`] in empty slots.
-    slots: Vec<(ShortKey, u64)>,
-    len: usize,
+    compact: CompactTable,
+    /// What the counts of compact keys are more than the table holds.
+    carried: BTreeMap<CompactKey, u64>,
+    other: OtherCounts,
 }
 
 impl KeyCounts {
     /// Returns whether no key was counted.
     pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
+        self.compact.len() == 0 && self.other.len == 0
     }
 
     /// Returns the bytes of memory that the counts take.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.slots)
+        self.compact.bytes() + size_of_val(&*self.other.slots)
     }
 
-    /// Adds to the counts of keys, which may repeat.
-    pub(crate) fn add(&mut self, counts: &[(ShortKey, u64)]) {
+    /// Adds to the counts of compact keys, which may repeat.
+    pub(crate) fn add_compact(&mut self, counts: &[(CompactKey, u64)]) {
+        self.compact.add(counts, |key, count| *self.carried.entry(key).or_default() += count);
+    }
+
+    /// Adds to the counts of short keys that are not compact, which may repeat.
+    pub(crate) fn add_other(&mut self, counts: &[(ShortKey, u64)]) {
+        self.other.add(counts);
+    }
+
+    /// Returns every key with its count, in any order.
+    pub(crate) fn into_counts(self) -> impl Iterator<Item = (ShortKey, u64)> {
+        let carried = self.carried;
+        let compact = self
+            .compact
+            .into_numbers()
+            .map(move |(key, count)| (key.to_short(), count + carried.get(&key).copied().unwrap_or(0)));
+        compact.chain(self.other.slots.into_iter().filter(|&(key, _)| key != ShortKey::NONE))
+    }
+}
+
+/// Counts of short keys, in a table with linear probing from the lowest bits of the hash.
+#[derive(Debug, Default)]
+struct OtherCounts {
+    /// Keys with their counts; [`ShortKey::NONE`] in empty slots.
+    slots: Vec<(ShortKey, u64)>,
+    len: usize,
+}
+
+impl OtherCounts {
+    fn add(&mut self, counts: &[(ShortKey, u64)]) {
         let mut first = [0; BATCH];
         for counts in counts.chunks(BATCH) {
             self.grow_for(self.len + counts.len());
@@ -78,20 +111,8 @@ impl KeyCounts {
     }
 }
 
-impl IntoIterator for KeyCounts {
-    type Item = (ShortKey, u64);
-    type IntoIter = std::iter::Filter<std::vec::IntoIter<Self::Item>, fn(&Self::Item) -> bool>;
-
-    /// Returns every key with its count, in any order.
-    fn into_iter(self) -> Self::IntoIter {
-        self.slots.into_iter().filter(|&(key, _)| key != ShortKey::NONE)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -99,17 +120,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counts_add_up(batches in prop::collection::vec(any_keys(120), 0..8)) {
+        fn counts_add_up(
+            batches in prop::collection::vec((any_keys(120), 1..1_u64 << 29), 0..8),
+        ) {
             let (mut counts, mut expected) = (KeyCounts::default(), BTreeMap::new());
             prop_assert_eq!((counts.is_empty(), counts.bytes()), (true, 0));
-            for (number, keys) in (1..).zip(&batches) {
-                let batch: Vec<_> = keys.iter().map(|&key| (key, number)).collect();
-                counts.add(&batch);
-                keys.iter().for_each(|&key| *expected.entry(key).or_insert(0) += number);
-                prop_assert_eq!((counts.len, counts.is_empty()), (expected.len(), expected.is_empty()));
-                prop_assert!(counts.slots.len() >= counts.len + counts.len / 3);
+            for (keys, number) in &batches {
+                let (mut compact, mut other) = (Vec::new(), Vec::new());
+                for &key in keys {
+                    match CompactKey::of_short(key) {
+                        Some(key) => compact.push((key, *number)),
+                        None => other.push((key, *number)),
+                    }
+                    *expected.entry(key).or_insert(0) += number;
+                }
+                counts.add_compact(&compact);
+                counts.add_other(&other);
+                let (compact, other) = (&counts.compact, &counts.other);
+                prop_assert_eq!(compact.len() + other.len, expected.len());
+                prop_assert_eq!(counts.is_empty(), expected.is_empty());
+                // A quarter of all slots are free, so that every probe ends soon.
+                prop_assert!(compact.bytes() / 8 >= compact.len() + compact.len() / 3);
+                prop_assert!(other.slots.len() >= other.len + other.len / 3);
             }
-            let mut listed: Vec<_> = counts.into_iter().collect();
+            let mut listed: Vec<_> = counts.into_counts().collect();
             listed.sort_unstable();
             prop_assert_eq!(listed, expected.into_iter().collect::<Vec<_>>());
         }

@@ -1,17 +1,21 @@
 //! Which row of a table each short key has.
 
+use crate::key::compact::{CompactKey, CompactTable};
 use crate::key::{BATCH, ShortKey, mask_for, use_large_pages};
 
-/// Short keys in row order, and a table that finds the row of a key. Frequent keys have the first rows, so that what
+/// Short keys in row order, and tables that find the row of a key. Frequent keys have the first rows, so that what
 /// most look-ups read lies close together.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyRows {
     /// The key of each row; [`ShortKey::NONE`] for the rows of other keys.
     keys: Vec<ShortKey>,
-    /// Linear probing from the lowest bits of the hash: 0 if the slot is empty, otherwise a row, which is never 0, and
-    /// the highest bits of its key's hash.
+    /// The rows of compact keys, up to `compact_rows_max`.
+    compact: CompactTable,
+    compact_rows_max: u64,
+    /// The rows of all other keys. Linear probing from the lowest bits of the hash: 0 if the slot is empty, otherwise a
+    /// row, which is never 0, and the highest bits of its key's hash.
     slots: Vec<u64>,
-    /// Short keys.
+    /// Keys in `slots`.
     len: usize,
 }
 
@@ -30,14 +34,20 @@ impl PartialEq for KeyRows {
 
 impl Default for KeyRows {
     fn default() -> Self {
-        Self { keys: Vec::new(), slots: vec![0; mask_for(0) + 1], len: 0 }
+        Self::with_compact_rows_max(CompactTable::NUMBER_MAX)
     }
 }
 
 impl KeyRows {
+    fn with_compact_rows_max(compact_rows_max: u64) -> Self {
+        let mut compact = CompactTable::default();
+        compact.grow_to(1);
+        Self { keys: Vec::new(), compact, compact_rows_max, slots: vec![0; mask_for(0) + 1], len: 0 }
+    }
+
     /// Returns the number of short keys.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.compact.len() + self.len
     }
 
     /// Returns the key of each row; [`ShortKey::NONE`] for the rows of other keys.
@@ -45,12 +55,14 @@ impl KeyRows {
         &self.keys
     }
 
-    /// Reserves memory for further rows, `short` of them for short keys.
-    pub(crate) fn reserve(&mut self, rows: usize, short: usize) {
-        self.keys.reserve_exact(rows);
+    /// Reserves memory for further rows: those of these short keys and `others`.
+    pub(crate) fn reserve(&mut self, short: &[(ShortKey, u64)], others: usize) {
+        self.keys.reserve_exact(short.len() + others);
         let unused = self.keys.spare_capacity_mut();
         use_large_pages(unused.as_ptr(), unused.len());
-        self.grow_for(self.len + short);
+        let compact = short.iter().filter(|(key, _)| CompactKey::of_short(*key).is_some()).count();
+        self.compact.grow_to(2 * (self.compact.len() + compact));
+        self.grow_for(self.len + short.len() - compact);
     }
 
     /// Gives the next row to a key that is no short key.
@@ -60,23 +72,51 @@ impl KeyRows {
 
     /// Gives the next row to a key; returns false if the key already has one, which it keeps.
     pub(crate) fn push(&mut self, key: ShortKey) -> bool {
-        self.grow_for(self.len + 1);
-        let fresh = self.place(self.keys.len() as u64, key);
+        let row = self.keys.len() as u64;
+        let fresh = match CompactKey::of_short(key) {
+            Some(compact) if row <= self.compact_rows_max => {
+                self.compact.grow_to(2 * (self.compact.len() + 1));
+                self.compact.insert(compact, row)
+            }
+            Some(_) if self.get(&key).is_some() => false,
+            _ => {
+                self.grow_for(self.len + 1);
+                let fresh = self.place(row, key);
+                self.len += usize::from(fresh);
+                fresh
+            }
+        };
         self.keys.push(key);
-        self.len += usize::from(fresh);
         fresh
     }
 
     /// Returns the row of a key.
     #[inline]
     pub(crate) fn get(&self, key: &ShortKey) -> Option<u64> {
-        let hash = key.mixed();
-        let row = self.find(key, hash, self.slots[hash as usize & (self.slots.len() - 1)]);
+        let row = CompactKey::of_short(*key).map_or(0, |key| self.compact.get(key));
+        let row = if row == 0 { self.get_other(key) } else { row };
         (row != 0).then_some(row)
     }
 
-    /// Appends the row of each key to `rows`, 0 for keys without one.
-    pub(crate) fn rows_of(&self, keys: &[ShortKey], rows: &mut Vec<u64>) {
+    /// Returns the row of a key that the table of compact keys does not have, or 0.
+    fn get_other(&self, key: &ShortKey) -> u64 {
+        let hash = key.mixed();
+        self.find(key, hash, self.slots[hash as usize & (self.slots.len() - 1)])
+    }
+
+    /// Appends the row of each compact key to `rows`, 0 for keys without one.
+    pub(crate) fn rows_of_compact(&self, keys: &[CompactKey], rows: &mut Vec<u64>) {
+        let before = rows.len();
+        self.compact.numbers_of(keys, rows);
+        if self.keys.len() as u64 > self.compact_rows_max {
+            for (row, key) in rows[before..].iter_mut().zip(keys).filter(|(row, _)| **row == 0) {
+                *row = self.get_other(&key.to_short());
+            }
+        }
+    }
+
+    /// Appends the row of each short key that is not compact to `rows`, 0 for keys without one.
+    pub(crate) fn rows_of_other(&self, keys: &[ShortKey], rows: &mut Vec<u64>) {
         let mask = self.slots.len() - 1;
         let (mut hashes, mut slots, mut found) = ([0; BATCH], [0; BATCH], [ShortKey::NONE; BATCH]);
         for keys in keys.chunks(BATCH) {
@@ -128,7 +168,7 @@ impl KeyRows {
         true
     }
 
-    /// Makes room for this number of short keys, with at least one free slot for each.
+    /// Makes room for this number of keys in `slots`, with at least one free slot for each.
     fn grow_for(&mut self, len: usize) {
         let mask = mask_for(2 * len);
         if mask < self.slots.len() {
@@ -140,7 +180,10 @@ impl KeyRows {
         use_large_pages(self.slots.as_ptr(), self.slots.len());
         // In row order: frequent keys get the first slots of their hashes.
         let keys = std::mem::take(&mut self.keys);
-        for (row, &key) in (0..).zip(&keys).filter(|&(_, key)| *key != ShortKey::NONE) {
+        let compact_rows_max = self.compact_rows_max;
+        let is_compact = |row, key| row <= compact_rows_max && CompactKey::of_short(key).is_some();
+        let others = (0..).zip(&keys).filter(|&(row, &key)| key != ShortKey::NONE && !is_compact(row, key));
+        for (row, &key) in others {
             self.place_distinct(row, key);
         }
         self.keys = keys;
@@ -169,12 +212,13 @@ mod tests {
         fn rows_are_found_one_by_one_and_in_batches(
             keys in any_keys(500),
             others in any_keys(100),
-            reserved in prop::option::of(0..900usize),
+            is_reserved in any::<bool>(),
             skipped in 0..5usize,
+            compact_rows_max in prop::sample::select(&[CompactTable::NUMBER_MAX, 100, 0][..]),
         ) {
-            let mut rows = KeyRows::default();
-            if let Some(reserved) = reserved {
-                rows.reserve(reserved, reserved);
+            let mut rows = KeyRows::with_compact_rows_max(compact_rows_max);
+            if is_reserved {
+                rows.reserve(&keys.iter().map(|&key| (key, 1)).collect::<Vec<_>>(), 3);
             }
             rows.skip_row();
             let mut expected = std::collections::BTreeMap::new();
@@ -188,15 +232,21 @@ mod tests {
             }
             prop_assert_eq!(rows.len(), expected.len());
             let asked: Vec<_> = keys.iter().chain(&others).chain(&[ShortKey::NONE]).copied().collect();
+            let (compact, other): (Vec<_>, Vec<_>) =
+                asked.iter().partition(|&&key| CompactKey::of_short(key).is_some());
             let mut found = vec![77];
-            rows.rows_of(&asked, &mut found);
-            prop_assert_eq!(found[0], 77);
-            for (key, &row) in asked.iter().zip(&found[1..]) {
+            rows.rows_of_other(&other, &mut found);
+            let keys: Vec<_> = compact.iter().map(|&key| CompactKey::of_short(key).unwrap()).collect();
+            rows.rows_of_compact(&keys, &mut found);
+            rows.rows_of_compact(&[CompactKey::NONE], &mut found);
+            prop_assert_eq!((found[0], found.pop()), (77, Some(0)));
+            for (key, &row) in other.iter().chain(&compact).zip(&found[1..]) {
                 prop_assert_eq!(rows.get(key), expected.get(key).copied());
                 prop_assert_eq!(row, expected.get(key).copied().unwrap_or(0));
             }
             // Half of all slots are free, so that every probe ends soon.
-            prop_assert!(rows.slots.len() >= 2 * rows.len() && rows.slots.len().is_power_of_two());
+            prop_assert!(rows.slots.len() >= 2 * rows.len && rows.slots.len().is_power_of_two());
+            prop_assert!(rows.compact.bytes() / 8 >= 2 * rows.compact.len());
         }
     }
 

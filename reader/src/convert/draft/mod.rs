@@ -26,7 +26,6 @@ use crate::convert::rows::{RawBags, RawCategories, RawValues};
 use crate::convert::text::lines::{Limits, PARQUET_MAGIC, Source};
 use crate::convert::{BAG_MAX, ColumnSources, CsvFormat, RowFormat};
 use crate::ids::IdRules;
-use crate::key::ShortKey;
 use crate::schema::{Categorical, DenseDtype, Hotness, Pooling, Schema, VocabularyKind};
 
 use column::Observed;
@@ -301,7 +300,7 @@ fn add_lists(column: &mut Observed, lists: &RawCategories, rows: usize) {
         column.add_list(u64::from(end - start));
         start = end;
     }
-    let short = keys.short[..start as usize].iter().filter(|&&key| key != ShortKey::NONE);
-    short.for_each(|key| key.with_bytes(|key| column.count(key)));
+    let short = keys.short().filter(|&(number, _)| number < start as usize);
+    short.for_each(|(_, key)| key.with_bytes(|key| column.count(key)));
     keys.long().filter(|&(number, _)| number < start as usize).for_each(|(_, key)| column.count(key));
 }

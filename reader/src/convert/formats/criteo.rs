@@ -10,7 +10,7 @@ use crate::convert::rows::fault::{BadReason, Fault};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::LineParser;
-use crate::key::ShortKey;
+use crate::key::compact::CompactKey;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 
 /// The maximum length of a category in hexadecimal digits.
@@ -102,12 +102,12 @@ impl CriteoParser {
         for (column, rule) in columns.iter_mut().zip(rules) {
             if let (RawValues::Keys(keys), Some((&[first @ .., b'\t'], after))) =
                 (&mut column.values, rest.split_first_chunk::<9>())
-                && is_hex(first)
+                && let Some(key) = CompactKey::of_eight(first)
             {
-                keys.short.push(ShortKey::of_eight(first));
+                keys.compact.push(key);
                 rest = after;
             } else if let (RawValues::Keys(keys), [b'\t', after @ ..]) = (&mut column.values, rest) {
-                keys.short.push(ShortKey::EMPTY);
+                keys.compact.push(CompactKey::EMPTY);
                 rest = after;
             } else {
                 let (category, after) = split_field(rest)?;
@@ -115,8 +115,9 @@ impl CriteoParser {
                 rest = after;
             }
         }
-        match (&mut last.values, <[u8; 8]>::try_from(rest)) {
-            (RawValues::Keys(keys), Ok(eight)) if is_hex(eight) => keys.short.push(ShortKey::of_eight(eight)),
+        let eight = <[u8; 8]>::try_from(rest).ok();
+        match (&mut last.values, eight.and_then(CompactKey::of_eight)) {
+            (RawValues::Keys(keys), Some(key)) => keys.compact.push(key),
             _ if memchr::memchr(b'\t', rest).is_some() => return None,
             _ => push_category(*last_rule, rest, last)?,
         }
@@ -314,26 +315,6 @@ fn push_category(rule: CategoryRule, category: &[u8], column: &mut RawCategories
     }
 }
 
-/// Returns whether eight bytes are hexadecimal digits, checking all at once: the top bit of each byte of a sum shows
-/// whether that byte reached a bound; below 128 no sum carries into the next byte.
-#[inline]
-fn is_hex(bytes: [u8; 8]) -> bool {
-    const fn each(byte: u8) -> u64 {
-        u64::from_ne_bytes([byte; 8])
-    }
-    const fn at_least(word: u64, bound: u8) -> u64 {
-        word + each(0x80 - bound)
-    }
-    let word = u64::from_ne_bytes(bytes);
-    if word & each(0x80) != 0 {
-        return false;
-    }
-    let lower = word | each(0x20);
-    let digit = at_least(word, b'0') & !at_least(word, b'9' + 1);
-    let letter = at_least(lower, b'a') & !at_least(lower, b'f' + 1);
-    (digit | letter) & each(0x80) == each(0x80)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -413,17 +394,6 @@ mod tests {
             let parser = CriteoParser::new(&schema, true, line_bytes_max).unwrap();
             let fault = parser.push(good.as_bytes(), &mut RawRows::new(&schema)).err();
             assert_eq!(fault.map(|fault| fault.reason), expected);
-        }
-    }
-
-    #[test]
-    fn eight_hexadecimal_digits_are_recognized() {
-        for at in 0..8 {
-            for byte in 0..=255 {
-                let mut bytes = *b"09afAF5c";
-                bytes[at] = byte;
-                assert_eq!(is_hex(bytes), byte.is_ascii_hexdigit(), "{byte} at {at}");
-            }
         }
     }
 

@@ -10,6 +10,7 @@ use rankine_base::stop::Stop;
 
 use crate::convert::learn::spill::{Run, SpillFile, merge_runs};
 use crate::convert::rows::RawKeys;
+use crate::key::compact::CompactKey;
 use crate::key::counts::KeyCounts;
 use crate::key::{LongMap, ShortKey};
 use crate::vocabulary::{OUT_OF_VOCABULARY, Vocabulary};
@@ -50,28 +51,58 @@ impl Shard {
 }
 
 /// Memory that one thread needs to add its keys, reused between chunks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Buckets {
+    compact: KeyBuckets<CompactKey>,
+    other: KeyBuckets<ShortKey>,
+    long: [Vec<Box<[u8]>>; SHARDS],
+}
+
+/// Compact keys, or other short ones, with their counts.
+#[derive(Debug)]
+struct KeyBuckets<K> {
     /// Recent keys, each at the slot given by its hash, with their counts: most keys of click logs soon recur, and
     /// adding here takes a fraction of the time of a map.
-    recent: Vec<(ShortKey, u64)>,
+    recent: Vec<(K, u64)>,
     /// Keys that others have replaced as recent ones, with their counts.
-    replaced: Vec<(ShortKey, u64)>,
-    short: [Vec<(ShortKey, u64)>; SHARDS],
-    long: [Vec<Box<[u8]>>; SHARDS],
+    replaced: Vec<(K, u64)>,
+    shards: [Vec<(K, u64)>; SHARDS],
 }
 
 /// Number of recent keys: their memory is a part of a core's own first cache.
 const RECENT_KEYS: usize = 1024;
 
-impl Default for Buckets {
+impl<K: CountedKey> Default for KeyBuckets<K> {
     fn default() -> Self {
-        Self {
-            recent: vec![(ShortKey::NONE, 0); RECENT_KEYS],
-            replaced: Vec::new(),
-            short: Default::default(),
-            long: Default::default(),
-        }
+        let recent = vec![(K::NONE, 0); RECENT_KEYS];
+        Self { recent, replaced: Vec::new(), shards: Default::default() }
+    }
+}
+
+/// A key that is counted by its value.
+trait CountedKey: Copy + Eq {
+    /// A key that no bytes have.
+    const NONE: Self;
+
+    /// Returns a well-mixed hash.
+    fn mixed(self) -> u64;
+}
+
+impl CountedKey for CompactKey {
+    const NONE: Self = Self::NONE;
+
+    #[inline]
+    fn mixed(self) -> u64 {
+        self.mixed()
+    }
+}
+
+impl CountedKey for ShortKey {
+    const NONE: Self = Self::NONE;
+
+    #[inline]
+    fn mixed(self) -> u64 {
+        self.mixed()
     }
 }
 
@@ -119,25 +150,26 @@ impl CategoryCounter {
         let mut taken_count = 0;
         for (number, shard) in shards.iter().enumerate() {
             match shard.try_lock() {
-                Ok(mut shard) => self.add_shard(&mut shard, &buckets.short[number], &buckets.long[number]),
+                Ok(mut shard) => self.add_shard(&mut shard, buckets, number),
                 Err(TryLockError::WouldBlock) => {
                     taken[taken_count] = number;
                     taken_count += 1;
                 }
                 Err(TryLockError::Poisoned(shard)) => {
-                    self.add_shard(&mut shard.into_inner(), &buckets.short[number], &buckets.long[number]);
+                    self.add_shard(&mut shard.into_inner(), buckets, number);
                 }
             }
         }
         for &number in &taken[..taken_count] {
-            self.add_shard(&mut lock(&shards[number]), &buckets.short[number], &buckets.long[number]);
+            self.add_shard(&mut lock(&shards[number]), buckets, number);
         }
     }
 
-    fn add_shard(&self, shard: &mut Shard, short: &[(ShortKey, u64)], long: &[Box<[u8]>]) {
+    fn add_shard(&self, shard: &mut Shard, buckets: &Buckets, number: usize) {
         let before = shard.bytes();
-        shard.short.add(short);
-        for key in long {
+        shard.short.add_compact(&buckets.compact.shards[number]);
+        shard.short.add_other(&buckets.other.shards[number]);
+        for key in &buckets.long[number] {
             match shard.long.get_mut(key) {
                 Some(count) => *count += 1,
                 None => {
@@ -159,7 +191,7 @@ impl CategoryCounter {
             let (short, long) = (std::mem::take(&mut shard.short), std::mem::take(&mut shard.long));
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             if !short.is_empty() {
-                shard.short_runs.push(self.spill.write_run(short.into_iter().collect())?);
+                shard.short_runs.push(self.spill.write_run(short.into_counts().collect())?);
             }
             if !long.is_empty() {
                 shard.long_runs.push(self.spill.write_run(long.into_iter().collect())?);
@@ -175,13 +207,19 @@ impl CategoryCounter {
         for shard in &self.columns[column] {
             let shard = std::mem::take(&mut *lock(shard));
             self.bytes.fetch_sub(shard.bytes(), Ordering::Relaxed);
-            merge_runs(&self.spill, &shard.short_runs, shard.short, &self.stop, |key, count| {
-                let row = vocabulary.own_row_of_short(&key);
-                match row {
-                    None if count >= min_count => short.push((key, count)),
-                    row => vocabulary.add_to(row.unwrap_or(OUT_OF_VOCABULARY), count),
-                }
-            })?;
+            merge_runs(
+                &self.spill,
+                &shard.short_runs,
+                shard.short.into_counts(),
+                &self.stop,
+                |key, count| {
+                    let row = vocabulary.own_row_of_short(&key);
+                    match row {
+                        None if count >= min_count => short.push((key, count)),
+                        row => vocabulary.add_to(row.unwrap_or(OUT_OF_VOCABULARY), count),
+                    }
+                },
+            )?;
             merge_runs(&self.spill, &shard.long_runs, shard.long, &self.stop, |key, count| {
                 let row = vocabulary.row(&key);
                 match row {
@@ -195,18 +233,36 @@ impl CategoryCounter {
     }
 }
 
+/// Returns the shard of a key with this hash, by bits that neither choose a map's bucket (the lowest) nor distinguish
+/// its entries (the highest seven).
+fn shard_of(hash: u64) -> usize {
+    (hash >> 48) as usize % SHARDS
+}
+
 impl Buckets {
     /// Sorts a column's keys by shard.
     fn fill(&mut self, keys: &RawKeys) {
-        // Bits that neither choose a map's bucket (the lowest) nor distinguish its entries (the highest seven).
-        const SHARD_SHIFT: u32 = 48;
-        self.short.iter_mut().for_each(Vec::clear);
+        self.compact.fill(&keys.compact);
+        self.other.fill(&keys.other);
         self.long.iter_mut().for_each(Vec::clear);
+        for (_, key) in keys.long() {
+            self.long[shard_of(xxhash_rust::xxh3::xxh3_64(key))].push(key.into());
+        }
+    }
+}
+
+impl<K: CountedKey> KeyBuckets<K> {
+    /// Counts keys, except for `NONE`, and sorts them by shard.
+    fn fill(&mut self, keys: &[K]) {
+        self.shards.iter_mut().for_each(Vec::clear);
+        if keys.is_empty() {
+            return;
+        }
         // Whether a key is the recent one is as good as random, so no branch depends on it: the recent key is always
-        // copied, and the copy is kept if it was replaced. What a long key leaves, `NONE`, is dropped below.
-        self.replaced.resize(keys.short.len() + RECENT_KEYS, (ShortKey::NONE, 0));
+        // copied, and the copy is kept if it was replaced.
+        self.replaced.resize(keys.len() + RECENT_KEYS, (K::NONE, 0));
         let mut kept = 0;
-        for &key in &keys.short {
+        for &key in keys {
             let (recent, count) = &mut self.recent[key.mixed() as usize % RECENT_KEYS];
             let same = *recent == key;
             self.replaced[kept] = (*recent, *count);
@@ -214,15 +270,11 @@ impl Buckets {
             (*recent, *count) = (key, *count * u64::from(same) + 1);
         }
         for recent in &mut self.recent {
-            self.replaced[kept] = std::mem::replace(recent, (ShortKey::NONE, 0));
-            kept += usize::from(self.replaced[kept].0 != ShortKey::NONE);
+            self.replaced[kept] = std::mem::replace(recent, (K::NONE, 0));
+            kept += usize::from(self.replaced[kept].0 != K::NONE);
         }
-        for &(key, count) in self.replaced[..kept].iter().filter(|(key, _)| *key != ShortKey::NONE) {
-            self.short[(key.mixed() >> SHARD_SHIFT) as usize % SHARDS].push((key, count));
-        }
-        for (_, key) in keys.long() {
-            let hash = xxhash_rust::xxh3::xxh3_64(key);
-            self.long[(hash >> SHARD_SHIFT) as usize % SHARDS].push(key.into());
+        for &(key, count) in self.replaced[..kept].iter().filter(|(key, _)| *key != K::NONE) {
+            self.shards[shard_of(key.mixed())].push((key, count));
         }
     }
 }
@@ -295,8 +347,8 @@ mod tests {
         };
         let (held, on_disk) = added(usize::MAX);
         assert_eq!(on_disk, 0);
-        // A map entry takes at least its key and its count.
-        assert!(held >= long_bytes + keys.len() * size_of::<(ShortKey, u64)>(), "{held}");
+        // A map entry takes at least eight bytes.
+        assert!(held >= long_bytes + keys.len() * 8, "{held}");
         assert_eq!(added(held), (held, 0));
         let (held, on_disk) = added(held - 1);
         assert_eq!(held, 0);

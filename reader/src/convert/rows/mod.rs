@@ -9,6 +9,7 @@ pub(crate) mod split;
 pub(crate) mod value_type;
 
 use crate::key::ShortKey;
+use crate::key::compact::CompactKey;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 
 /// Rows as they were read. Text parsers append row by row, column readers column by column; in both cases every
@@ -56,8 +57,12 @@ pub(crate) enum RawValues {
 /// Categories that are looked up by their bytes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RawKeys {
-    /// One per category; [`ShortKey::NONE`] for long keys.
-    pub(crate) short: Vec<ShortKey>,
+    /// One per category; [`CompactKey::NONE`] for other keys.
+    pub(crate) compact: Vec<CompactKey>,
+    /// The short keys that are not compact.
+    pub(crate) other: Vec<ShortKey>,
+    /// For each of these, the number of its category.
+    other_numbers: Vec<u32>,
     /// For each category that is not a short key, its number and its end in `long_bytes`.
     long: Vec<(u32, u32)>,
     long_bytes: Vec<u8>,
@@ -158,7 +163,7 @@ impl RawCategories {
 impl RawValues {
     fn len(&self) -> usize {
         match self {
-            Self::Keys(keys) => keys.short.len(),
+            Self::Keys(keys) => keys.compact.len(),
             Self::Rows(ids) => ids.len(),
         }
     }
@@ -175,13 +180,33 @@ impl RawKeys {
     /// Appends a category.
     #[inline]
     pub(crate) fn push(&mut self, category: &[u8]) {
-        let key = ShortKey::new(category).unwrap_or_else(|| {
-            self.long_bytes.extend_from_slice(category);
-            let end = u32::try_from(self.long_bytes.len()).expect("a chunk has fewer than 2^32 bytes");
-            self.long.push((self.short.len() as u32, end));
-            ShortKey::NONE
-        });
-        self.short.push(key);
+        let number = self.compact.len() as u32;
+        let short = ShortKey::new(category);
+        let compact = short.and_then(CompactKey::of_short);
+        self.compact.push(compact.unwrap_or(CompactKey::NONE));
+        match (compact, short) {
+            (Some(_), _) => {}
+            (None, Some(short)) => {
+                self.other.push(short);
+                self.other_numbers.push(number);
+            }
+            (None, None) => {
+                self.long_bytes.extend_from_slice(category);
+                let end = u32::try_from(self.long_bytes.len()).expect("a chunk has fewer than 2^32 bytes");
+                self.long.push((number, end));
+            }
+        }
+    }
+
+    /// Returns the short keys that are not compact, with their numbers among all categories.
+    pub(crate) fn other(&self) -> impl Iterator<Item = (usize, ShortKey)> {
+        self.other_numbers.iter().zip(&self.other).map(|(&number, &key)| (number as usize, key))
+    }
+
+    /// Returns all short keys, in any order, with their numbers among all categories.
+    pub(crate) fn short(&self) -> impl Iterator<Item = (usize, ShortKey)> {
+        let compact = self.compact.iter().enumerate().filter(|&(_, key)| *key != CompactKey::NONE);
+        compact.map(|(number, key)| (number, key.to_short())).chain(self.other())
     }
 
     /// Returns the categories that are not short keys, with their numbers among all.
@@ -194,7 +219,9 @@ impl RawKeys {
     }
 
     fn truncate(&mut self, len: usize) {
-        self.short.truncate(len);
+        self.compact.truncate(len);
+        while self.other_numbers.pop_if(|number| *number as usize >= len).is_some() {}
+        self.other.truncate(self.other_numbers.len());
         while self.long.pop_if(|&mut (number, _)| number as usize >= len).is_some() {}
         self.long_bytes.truncate(self.long.last().map_or(0, |&(_, end)| end as usize));
     }
@@ -215,6 +242,7 @@ mod tests {
         schema.categorical[1].hotness = Hotness::Fixed(2);
         let mut rows = RawRows::new(&schema);
         let long = b"a category of more than fifteen bytes";
+        let other = b"ten bytes.";
         let push = |rows: &mut RawRows, keys: &[&[u8]]| {
             rows.labels[0].push(1.0);
             rows.dense[0].push(f64::NAN);
@@ -228,17 +256,20 @@ mod tests {
             tags.end_bag();
             pairs.end_bag();
         };
-        push(&mut rows, &[b"a", long]);
+        push(&mut rows, &[other, b"a", long]);
         rows.end_rows(1);
         let one = format!("{rows:?}");
-        push(&mut rows, &[long, b"b", b"c"]);
+        push(&mut rows, &[long, b"b", other, b"c"]);
         rows.end_rows(1);
         assert_eq!(
             (rows.len(), rows.categories[0].largest_bag(), rows.categories[1].largest_bag()),
-            (2, 3, 2)
+            (2, 4, 2)
         );
         let RawValues::Keys(keys) = &rows.categories[0].values else { panic!("keys") };
-        assert_eq!(keys.long().collect::<Vec<_>>(), [(1, &long[..]), (2, &long[..])]);
+        assert_eq!(keys.long().collect::<Vec<_>>(), [(2, &long[..]), (3, &long[..])]);
+        let short = |bytes: &[u8]| ShortKey::new(bytes).unwrap();
+        let [ten, a, b, c] = [&other[..], b"a", b"b", b"c"].map(short);
+        assert_eq!(keys.short().collect::<Vec<_>>(), [(1, a), (4, b), (6, c), (0, ten), (5, ten)]);
         // An incomplete row.
         rows.labels[0].push(0.0);
         rows.truncate(1);

@@ -195,14 +195,20 @@ impl Encoder {
             let before = bags.ids.len();
             match (self.vocabulary(number), column, &raw.values) {
                 (Some(vocabulary), _, RawValues::Keys(keys)) => {
-                    vocabulary.rows_of_short(&keys.short, &mut bags.ids);
+                    vocabulary.rows_of_compact(&keys.compact, &mut bags.ids);
+                    let mut rows = Vec::new();
+                    vocabulary.rows_of_other(&keys.other, &mut rows);
+                    for ((number, _), row) in keys.other().zip(rows) {
+                        bags.ids[before + number] = row;
+                    }
                     put_long(keys, &mut bags.ids[before..], |category| {
                         vocabulary.row(category).unwrap_or(vocabulary::OUT_OF_VOCABULARY)
                     });
                 }
                 (_, &CategoryColumn::Hash { rows }, RawValues::Keys(keys)) => {
                     let row = |category: &[u8]| hash_row(category, rows);
-                    bags.ids.extend(keys.short.iter().map(|key| key.with_bytes(row)));
+                    bags.ids.extend(keys.compact.iter().map(|key| key.to_short().with_bytes(row)));
+                    keys.other().for_each(|(number, key)| bags.ids[before + number] = key.with_bytes(row));
                     put_long(keys, &mut bags.ids[before..], row);
                 }
                 (_, _, RawValues::Rows(ids)) => bags.ids.extend_from_slice(ids),

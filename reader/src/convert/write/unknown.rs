@@ -11,7 +11,7 @@ use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::convert::rows::RawKeys;
-use crate::key::{KeyHasher, ShortKey};
+use crate::key::KeyHasher;
 use crate::vocabulary::OUT_OF_VOCABULARY;
 
 /// Number of distinct values of a column that are counted exactly, in about 2 MiB; beyond it the count is a lower
@@ -84,9 +84,8 @@ impl UnknownCounter {
         if lookups == 0 || column.is_exceeded.load(Ordering::Relaxed) {
             return;
         }
-        let short = keys.short.iter().zip(ids);
-        let short = short.filter(|&(&key, &id)| id == OUT_OF_VOCABULARY && key != ShortKey::NONE);
-        let mut hashes: Vec<_> = short.map(|(key, _)| key.with_bytes(xxh3_64)).collect();
+        let short = keys.short().filter(|&(number, _)| ids[number] == OUT_OF_VOCABULARY);
+        let mut hashes: Vec<_> = short.map(|(_, key)| key.with_bytes(xxh3_64)).collect();
         let long = keys.long().filter(|&(number, _)| ids[number] == OUT_OF_VOCABULARY);
         hashes.extend(long.map(|(_, key)| xxh3_64(key)));
         hashes.sort_unstable();
