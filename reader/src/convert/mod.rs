@@ -74,6 +74,7 @@ use learn::columns::{LearntColumns, check_trained};
 use pass::Pass;
 use plan::{Learning, Plan};
 use rows::source::RowSource;
+use text::divide::readers_for;
 use text::lines::{Limits, LineRules, Source};
 use text::{LineParser, TextSource};
 use write::WriteResult;
@@ -139,6 +140,7 @@ fn with_criteo<W: PlannedWork>(
     options.validate()?;
     columns.validate()?;
     let plan = columns.plan(options.dense_dtype);
+    let limits = Limits { readers: readers_for(options.threads), ..limits };
     let source = criteo_source(&plan.draft, options.sources()?, limits, |_| Ok(true))?;
     work.run(&plan, None, source)
 }

@@ -24,7 +24,7 @@ use crate::schema::Schema;
 /// If `chunk_bytes`, the length of a chunk, is less than 2.
 pub fn rehearse(file: &Path, format: &RowFormat, schema: &Schema, chunk_bytes: usize) -> Result<usize> {
     assert!(chunk_bytes > 1, "a chunk must be longer than a line, and a line must not be empty");
-    let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes / 2 };
+    let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes / 2, readers: NonZeroUsize::MIN };
     let mut good = 0;
     for needed in [RequiredColumns::All, RequiredColumns::Features] {
         let ids = &IdRules::default();

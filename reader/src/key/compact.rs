@@ -169,12 +169,15 @@ impl CompactTable {
 
     /// Appends the number of each key to `numbers`, 0 for keys without one.
     pub(crate) fn numbers_of(&self, keys: &[CompactKey], numbers: &mut Vec<u64>) {
+        let before = numbers.len();
+        numbers.resize(before + keys.len(), 0);
+        let mut found = numbers[before..].chunks_mut(BATCH);
         let mut batches = keys.chunks(BATCH).peekable();
         let mut next = batches.peek().map(|keys| self.first_slots_of(keys.iter().copied()));
-        while let (Some(first), Some(keys)) = (next, batches.next()) {
+        while let (Some(first), Some(keys), Some(found)) = (next, batches.next(), found.next()) {
             next = batches.peek().map(|keys| self.first_slots_of(keys.iter().copied()));
             // No branch depends on what the first slots hold.
-            let (mut found, mut is_later) = ([0; BATCH], 0_u64);
+            let mut is_later = 0_u64;
             for (number, (found, (&at, key))) in found.iter_mut().zip(first.iter().zip(keys)).enumerate() {
                 let slot = self.slots[at];
                 let is_first = slot >> NUMBER_BITS == key.0;
@@ -186,7 +189,6 @@ impl CompactTable {
                 found[number] = self.slots[self.slot_of(keys[number], first[number])] & Self::NUMBER_MAX;
                 is_later &= is_later - 1;
             }
-            numbers.extend_from_slice(&found[..keys.len()]);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Helpers shared by the tests of conversion.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use crate::block::Block;
@@ -15,7 +16,8 @@ use crate::schema::{DenseDtype, Schema};
 mod samples;
 
 /// Small enough that every test crosses chunk boundaries, and some lines do too.
-pub(crate) const SMALL: Limits = Limits { chunk_bytes: 4096, line_bytes_max: 2000 };
+pub(crate) const SMALL: Limits =
+    Limits { chunk_bytes: 4096, line_bytes_max: 2000, readers: NonZeroUsize::MIN };
 
 /// A temporary folder.
 pub(crate) struct TestFolder {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,8 @@ use rankine_base::url::{is_url, without_file_scheme};
 
 use crate::convert::pool::Pool;
 use crate::convert::text::compressed::Compression;
+use crate::convert::text::divide::{LineReader, Lines};
+use crate::convert::text::quoting::Quoting;
 use crate::convert::text::standard_input::StandardInput;
 use crate::store::{self, Version};
 
@@ -22,11 +25,14 @@ pub(crate) struct Limits {
     pub(crate) chunk_bytes: usize,
     /// Maximum length of a line; a longer one is a bad row.
     pub(crate) line_bytes_max: usize,
+    /// Threads that read a local file, each with up to four chunks.
+    pub(crate) readers: NonZeroUsize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { chunk_bytes: 2 << 20, line_bytes_max: crate::convert::LINE_BYTES_MAX }
+        let readers = NonZeroUsize::MIN;
+        Self { chunk_bytes: 2 << 20, line_bytes_max: crate::convert::LINE_BYTES_MAX, readers }
     }
 }
 
@@ -213,74 +219,9 @@ pub(crate) struct LineRules {
     pub(crate) byte_order_mark: bool,
 }
 
-/// How quotes that may contain line ends are recognized: at the start of a field.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Quoting {
-    /// The delimiter before every field except a row's first.
-    pub(crate) delimiter: u8,
-    /// Whether white space may precede the quote.
-    pub(crate) trim: bool,
-}
-
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The first bytes of every Parquet file.
 pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
-
-impl Quoting {
-    /// Returns the bytes of the row at the front of `bytes`, including its line end; `None` if it does not end within
-    /// them. A row whose quote is not closed within `bytes_max` bytes ends with its first line, so that one missing
-    /// quote cannot swallow the rest of a file or all memory. Once there are `bytes_max` bytes, more bytes never
-    /// change an answer other than `None`.
-    fn row_bytes(self, bytes: &[u8], bytes_max: usize, whole: bool) -> Option<usize> {
-        let line = memchr::memchr(b'\n', bytes).map(|at| at + 1);
-        let first = &bytes[..line.unwrap_or(bytes.len())];
-        if memchr::memchr(b'"', first).is_none() {
-            return line;
-        }
-        let window = &bytes[..bytes.len().min(bytes_max)];
-        let mut at = 0;
-        while let Some(next) = memchr::memchr2(b'"', b'\n', &window[at..]) {
-            at += next;
-            if window[at] == b'\n' {
-                return Some(at + 1);
-            }
-            if !self.opens(&window[..at]) {
-                at += 1;
-                continue;
-            }
-            match closing_quote(window, at + 1) {
-                Some(closing) => at = closing + 1,
-                None => break,
-            }
-        }
-        // Undecided: only the first line, once it is known that the quote is not closed.
-        if whole || bytes.len() >= bytes_max { line } else { None }
-    }
-
-    /// Returns whether a quote after `before`, which starts with a row, opens a field.
-    pub(crate) fn opens(self, before: &[u8]) -> bool {
-        let before = if self.trim { trim_end(before, self.delimiter) } else { before };
-        before.last().is_none_or(|&byte| byte == self.delimiter)
-    }
-}
-
-fn trim_end(bytes: &[u8], delimiter: u8) -> &[u8] {
-    let blank = |byte: u8| (byte == b' ' || byte == b'\t') && byte != delimiter;
-    let kept = bytes.iter().rposition(|&byte| !blank(byte)).map_or(0, |at| at + 1);
-    &bytes[..kept]
-}
-
-/// Returns the position of the quote that closes a quoted field whose text starts at `from`: the first one not
-/// doubled.
-pub(crate) fn closing_quote(bytes: &[u8], mut from: usize) -> Option<usize> {
-    loop {
-        let at = from + memchr::memchr(b'"', bytes.get(from..)?)?;
-        if bytes.get(at + 1) != Some(&b'"') {
-            return Some(at);
-        }
-        from = at + 2;
-    }
-}
 
 /// Some rows of one source. A line too long for a chunk comes in pieces: it counts as a row of the chunk in which it
 /// starts.
@@ -403,6 +344,8 @@ pub(crate) struct Chunks<'a> {
     limits: Limits,
     source: usize,
     input: Option<Input>,
+    /// The reader of the chunks in the middle of the source, if several threads read it.
+    middle: Option<LineReader>,
     /// Whether standard input is left as it was.
     peek: bool,
     /// Bytes that were read after the last chunk's end.
@@ -424,6 +367,7 @@ impl<'a> Chunks<'a> {
             limits,
             source: 0,
             input: None,
+            middle: None,
             peek: false,
             carry: Vec::new(),
             within_line: false,
@@ -437,6 +381,9 @@ impl<'a> Chunks<'a> {
     /// Returns the next chunk; `None` after the last source.
     fn read(&mut self) -> Result<Option<Chunk>> {
         while let Some(source) = self.sources.get(self.source) {
+            if let Some(chunk) = self.read_middle(source)? {
+                return Ok(Some(chunk));
+            }
             let at_front = self.input.is_none();
             let input = match &mut self.input {
                 Some(input) => input,
@@ -450,6 +397,9 @@ impl<'a> Chunks<'a> {
             bytes.truncate(end);
             let at_end = end < self.limits.chunk_bytes;
             let chunk = self.chunk(bytes, at_front, at_end);
+            if at_front && !at_end {
+                self.start_middle(source, chunk.bytes.len() as u64)?;
+            }
             if at_end {
                 self.source += 1;
                 self.input = None;
@@ -461,6 +411,40 @@ impl<'a> Chunks<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Starts to read the chunks after the first one by several threads, if that is allowed and possible.
+    fn start_middle(&mut self, source: &Source, at: u64) -> Result<()> {
+        let is_divided = self.limits.readers.get() > 1 && self.rules.quoting.is_none();
+        let is_plain = self.input.as_ref().is_some_and(|input| input.compression.is_none());
+        let is_other = self.peek || self.within_line || source.standard_input.is_some();
+        if !is_divided || !is_plain || is_other {
+            return Ok(());
+        }
+        if let Some(file) = source.open_local()? {
+            let Limits { chunk_bytes, readers, .. } = self.limits;
+            let (path, spare) = (source.path.clone(), Arc::clone(&self.spare));
+            self.middle = Some(LineReader::start(file.into_file(), path, at, chunk_bytes, readers, spare)?);
+            self.taken.fetch_sub(self.carry.len() as u64, Ordering::Relaxed);
+            self.carry.clear();
+        }
+        Ok(())
+    }
+
+    /// Returns the next chunk that several threads read; after the last one, opens the source at the rest.
+    fn read_middle(&mut self, source: &Source) -> Result<Option<Chunk>> {
+        let Some(middle) = &mut self.middle else { return Ok(None) };
+        let Some(Lines { bytes, count }) = middle.next().transpose()? else {
+            if let Some(mut file) = source.open_local()? {
+                file.skip_to(middle.at());
+                let text = Box::new(MeteredFile { file, taken: Arc::clone(&self.taken) });
+                self.input = Some(Input { text, compression: None });
+            }
+            self.middle = None;
+            return Ok(None);
+        };
+        self.taken.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(Some(self.numbered(bytes, 0, count, None)))
     }
 
     fn chunk(&mut self, mut bytes: Vec<u8>, at_front: bool, at_end: bool) -> Chunk {
@@ -486,6 +470,17 @@ impl<'a> Chunks<'a> {
         let rows = count_rows(quoting, &bytes[skipped_bytes..], line_bytes_max) as u64;
         let holds_line = skipped_bytes < bytes.len() || self.within_line || (at_front && self.rules.header);
         self.within_line = holds_line && !bytes.ends_with(b"\n") && !at_end;
+        self.numbered(bytes, skipped_bytes, rows, quoting)
+    }
+
+    /// Returns a chunk with the next numbers of lines and rows.
+    fn numbered(
+        &mut self,
+        bytes: Vec<u8>,
+        skipped_bytes: usize,
+        rows: u64,
+        quoting: Option<Quoting>,
+    ) -> Chunk {
         let chunk = Chunk {
             source: self.source,
             skipped_bytes,
@@ -646,9 +641,11 @@ mod tests {
                 prop::collection::vec(prop::sample::select(&b"ab\r\n"[..]), 0..120), 0..4),
             chunk_bytes in 5..40usize,
             gzip in any::<bool>(),
+            readers in 1..4usize,
         ) {
             // Lines are compared up to a length below that at which they come in pieces.
-            let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes - 2 };
+            let readers = NonZeroUsize::new(readers).unwrap();
+            let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes - 2, readers };
             let rules = LineRules::default();
             prop_assert_eq!(rows_of(&files, gzip, rules, limits), expected(&files, rules, limits));
         }
@@ -665,7 +662,8 @@ mod tests {
             header in any::<bool>(),
             mark in any::<bool>(),
         ) {
-            let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes - 5 };
+            let readers = NonZeroUsize::new(2).unwrap();
+            let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes - 5, readers };
             let quoting = Some(Quoting { delimiter: b',', trim });
             let rules = LineRules { quoting, header, byte_order_mark: true };
             let mark = if mark { BYTE_ORDER_MARK } else { b"" };

@@ -32,8 +32,12 @@ impl LocalFile {
         Self { file, at: 0, copiers }
     }
 
+    /// Continues at a position.
+    pub(crate) fn skip_to(&mut self, at: u64) {
+        self.at = at;
+    }
+
     /// Returns the file, to read it in another way.
-    #[cfg_attr(not(feature = "parquet"), allow(dead_code, reason = "text is read from front to back"))]
     pub(crate) fn into_file(self) -> File {
         self.file
     }

@@ -1,8 +1,10 @@
 //! Rows of text: files of lines and their parsers.
 
 pub(crate) mod compressed;
+pub(crate) mod divide;
 pub(crate) mod lines;
 pub(crate) mod local_file;
+pub(crate) mod quoting;
 pub(crate) mod standard_input;
 pub(crate) mod unchanged;
 

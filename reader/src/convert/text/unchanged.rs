@@ -48,6 +48,17 @@ impl Source {
         Ok(SourceFile::Local(LocalFile::new(file)))
     }
 
+    /// Opens it like [`Source::open_file`] if it is a local file.
+    ///
+    /// # Errors
+    /// As [`Source::open_file`].
+    pub(super) fn open_local(&self) -> Result<Option<LocalFile>> {
+        match self.open_file()? {
+            SourceFile::Local(file) => Ok(Some(file)),
+            SourceFile::Object(_) => Ok(None),
+        }
+    }
+
     /// Checks that the file is as it was when it was first opened. Each time it is opened, [`Source::open_file`] finds
     /// the same file; so all rows are of that file, and none is newer than another.
     ///
