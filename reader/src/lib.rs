@@ -21,6 +21,7 @@ pub mod origin;
 pub mod raw;
 pub mod samples;
 pub mod schema;
+pub mod shards;
 pub mod statistics;
 pub mod store;
 pub mod stream;

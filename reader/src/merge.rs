@@ -69,7 +69,7 @@ pub fn with_tables_of(dataset: &Dataset, trained: &Dataset) -> Result<Option<(Da
 }
 
 /// Opens the shards of datasets and collections, and checks that they fit together.
-fn together<P: AsRef<Path>>(dirs: &[P]) -> Result<Folders> {
+pub(crate) fn together<P: AsRef<Path>>(dirs: &[P]) -> Result<Folders> {
     let mut shards = Vec::new();
     for dir in dirs {
         shards.extend(open_folders(dir.as_ref())?.into_shards());

@@ -39,6 +39,11 @@ pub fn write_file(dir: &Path, name: &str, bytes: &[u8]) -> Result<FileManifest> 
     file.finish()
 }
 
+/// Returns the manifest entry of a file with these bytes. `name` is the path below its folder, with forward slashes.
+pub(crate) fn manifest_entry(name: String, bytes: &[u8]) -> FileManifest {
+    FileManifest { name, bytes: bytes.len() as u64, xxh3: Checksum::of(bytes) }
+}
+
 /// A file that is written once, from start to end, with a running checksum.
 pub struct CheckedFile {
     path: PathBuf,

@@ -120,14 +120,24 @@ impl PlannedWork for Fitting<'_> {
         let learnt = LearntColumns::learn(&pass, plan, inherited, dir.path(), true)?;
         let rows = learnt.statistics.rows.unwrap_or_default();
         check_trained(&rows, options)?;
-        let vocabularies = learnt.write_vocabularies(&dir, &options.stop)?;
-        let report = report_of(options, plan, &learnt);
-        let manifest = FitManifest { schema: learnt.schema, vocabularies, origin: report.conversion.clone() };
-        write_file(dir.path(), FIT_NAME, manifest.to_json().as_bytes())?;
-        options.stop.check()?;
-        dir.publish()?;
-        Ok(report)
+        write(dir, options, plan, learnt)
     }
+}
+
+/// Writes what was learnt as a fit, and publishes it.
+pub(crate) fn write(
+    dir: PartialDir,
+    options: &ConvertOptions,
+    plan: &Plan,
+    learnt: LearntColumns,
+) -> Result<FitReport> {
+    let vocabularies = learnt.write_vocabularies(&dir, &options.stop)?;
+    let report = report_of(options, plan, &learnt);
+    let manifest = FitManifest { schema: learnt.schema, vocabularies, origin: report.conversion.clone() };
+    write_file(dir.path(), FIT_NAME, manifest.to_json().as_bytes())?;
+    options.stop.check()?;
+    dir.publish()?;
+    Ok(report)
 }
 
 fn report_of(options: &ConvertOptions, plan: &Plan, learnt: &LearntColumns) -> FitReport {

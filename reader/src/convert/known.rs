@@ -1,7 +1,7 @@
 //! The columns of a dataset, a fit or a model, whose transforms and vocabularies further rows keep, and how the tables
 //! of two datasets compare.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rankine_base::error::{Error, Result};
 
@@ -12,7 +12,7 @@ use crate::convert::rows::source::{RequiredColumns, RowSource};
 use crate::convert::text::lines::Limits;
 use crate::convert::write::encode::Encoder;
 use crate::convert::{BAG_MAX, ConvertOptions, Converting, PlannedWork, Progress};
-use crate::dataset::{Dataset, Fit};
+use crate::dataset::{Dataset, FileManifest, Fit};
 use crate::ids::IdRules;
 use crate::origin::RowFormat;
 use crate::schema::{Hotness, Pooling, Schema, VocabularyKind};
@@ -20,7 +20,7 @@ use crate::statistics::TableStatistics;
 use crate::vocabulary::Vocabulary;
 
 /// Counts from files are below this, so that sums with those of new rows do not overflow.
-const COUNT_MAX: u64 = 1 << 62;
+pub(crate) const COUNT_MAX: u64 = 1 << 62;
 
 /// The columns of a dataset or of a model trained on it, with all that turns raw rows into samples.
 #[derive(Debug)]
@@ -30,6 +30,15 @@ pub struct KnownColumns {
     format: Option<RowFormat>,
     encoder: Encoder,
     statistics: Option<Vec<TableStatistics>>,
+    files: Option<VocabularyFiles>,
+}
+
+/// The files of vocabularies, which datasets with the same ones link to.
+#[derive(Debug, Clone)]
+pub(crate) struct VocabularyFiles {
+    /// The folder of the fit.
+    pub(crate) dir: PathBuf,
+    pub(crate) files: Vec<FileManifest>,
 }
 
 /// The rows of a table in an old dataset and in a new one.
@@ -117,12 +126,14 @@ impl KnownColumns {
     pub fn of_fit(fit: &Fit) -> Result<Self> {
         let encoder = Encoder::with_files(fit.schema(), fit.dir(), |name| fit.checked_file(name))?;
         let format = Some(fit.origin().format.clone());
-        Ok(Self::new(fit.dir().display().to_string(), fit.schema().clone(), format, encoder))
+        let known = Self::new(fit.dir().display().to_string(), fit.schema().clone(), format, encoder);
+        let files = VocabularyFiles { dir: fit.dir().to_owned(), files: fit.vocabularies().to_vec() };
+        Ok(Self { files: Some(files), ..known })
     }
 
     /// Returns the columns of a model, for example; `name` is for messages. `encoder` must be that of the schema.
     pub fn new(name: String, schema: Schema, format: Option<RowFormat>, encoder: Encoder) -> Self {
-        Self { name, schema, format, encoder, statistics: None }
+        Self { name, schema, format, encoder, statistics: None, files: None }
     }
 
     /// Sets how often rows were looked up before, one entry per stored categorical column, for [`convert_like`] to add
@@ -244,6 +255,31 @@ impl KnownColumns {
         Ok(TableGrowth { column, old_rows, new_rows })
     }
 
+    /// Returns the plan for further rows, and what they inherit.
+    ///
+    /// # Errors
+    /// [`Error::Unsuitable`] if the old dataset was generated; [`Error::TooLarge`] for counts of its vocabularies.
+    pub(crate) fn planned(self, grow: bool) -> Result<(Plan, Inherited)> {
+        let plan = self.plan(grow)?;
+        let Self { name, schema, encoder, statistics, files, .. } = self;
+        let schema = schema.stored();
+        let vocabularies = encoder.into_vocabularies();
+        for (column, vocabulary) in schema.categorical.iter().zip(&vocabularies) {
+            let counts = vocabulary.iter().flat_map(Vocabulary::counts);
+            let sum = counts.copied().try_fold(0, u64::checked_add);
+            if sum.is_none_or(|sum| sum >= COUNT_MAX) {
+                let what = format!(
+                    "the counts in the vocabulary of column {} of {name} are too large: convert that dataset again",
+                    column.name
+                );
+                return Err(Error::too_large(COUNT_MAX, what));
+            }
+        }
+        let statistics = statistics.filter(|_| grow);
+        let files = files.filter(|_| !grow);
+        Ok((plan, Inherited { name, vocabularies, statistics, schema, files }))
+    }
+
     fn plan(&self, grow: bool) -> Result<Plan> {
         let format = self.format.clone().ok_or_else(|| {
             let what = format!(
@@ -301,6 +337,8 @@ pub(crate) struct Inherited {
     pub(crate) statistics: Option<Vec<TableStatistics>>,
     /// The schema of the old dataset.
     pub(crate) schema: Schema,
+    /// The files of the vocabularies, if these are kept as they are.
+    pub(crate) files: Option<VocabularyFiles>,
 }
 
 /// Converts raw files with the columns, transforms and vocabularies of an old dataset or of a model. With `grow`,
@@ -330,22 +368,8 @@ pub(crate) fn with_known<W: PlannedWork>(
     work: W,
 ) -> Result<W::Report> {
     options.validate()?;
-    let plan = known.plan(grow)?;
-    let KnownColumns { name, schema, encoder, statistics, .. } = known;
-    let schema = schema.stored();
-    let vocabularies = encoder.into_vocabularies();
-    for (column, vocabulary) in schema.categorical.iter().zip(&vocabularies) {
-        let counts = vocabulary.iter().flat_map(Vocabulary::counts);
-        let sum = counts.copied().try_fold(0, u64::checked_add);
-        if sum.is_none_or(|sum| sum >= COUNT_MAX) {
-            let what = format!(
-                "the counts in the vocabulary of column {} of {name} are too large: convert that dataset again",
-                column.name
-            );
-            return Err(Error::too_large(COUNT_MAX, what));
-        }
-    }
-    let statistics = statistics.filter(|_| grow);
+    let (plan, inherited) = known.planned(grow)?;
+    let name = &inherited.name;
     let input = RawInput {
         files: options.sources()?,
         format: &plan.format,
@@ -359,7 +383,6 @@ pub(crate) fn with_known<W: PlannedWork>(
             "; files need the raw columns of {name} (--like): rename them, or convert with --schema"
         ),
     };
-    let inherited = Inherited { name, vocabularies, statistics, schema };
     with_source(input, Planned { plan: &plan, inherited, work })
 }
 

@@ -5,7 +5,8 @@
 //! Formats of raw rows implement `source::RowSource`. Text formats use `text`, `lines` (dividing into chunks) and
 //! `compressed`, with `criteo` and `csv` parsing the rows of a file; `hugectr` reads raw records and `parquet` typed
 //! columns. All of them fill `rows`, after which the code is shared: `learn` (counting within a memory budget in
-//! `count` and `spill`), `encode`, `write`. `fit` ends after learning. `predict` reads further rows for a model with
+//! `count` and `spill`), `encode`, `write`. `fit` ends after learning, and
+//! `partial` learns from pieces of the rows. `predict` reads further rows for a model with
 //! the same code.
 //! `docs/guide/converting.md` is the guide for users.
 
@@ -16,6 +17,7 @@ mod formats;
 mod known;
 mod learn;
 mod number;
+mod partial;
 mod pass;
 mod plan;
 mod pool;
@@ -38,6 +40,8 @@ pub use draft::{DraftOptions, SchemaDraft, draft_schema};
 pub use fit::{FitReport, FittedTable, fit_criteo, fit_csv, fit_like, fit_parquet};
 pub use formats::hugectr::convert_hugectr_raw;
 pub use known::{ColumnsDifference, KnownColumns, TableGrowth, convert_like};
+pub(crate) use partial::check_split_of_piece;
+pub use partial::{Partial, PartialEntry, Partials, learn_criteo, learn_csv, learn_like, learn_parquet};
 pub use plan::options::{
     BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, NegativesKept, OnBad,
     TABLE_ROWS_MAX, VocabularyChoice,

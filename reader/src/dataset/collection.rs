@@ -25,6 +25,9 @@ pub const COLLECTION_NAME: &str = "collection.json";
 const KIND: &str = "rankine collection";
 /// The format version of collections.
 const FORMAT: u32 = 1;
+/// The folder of a collection that has the statistics of each of its commits, so that a new one does not take them away
+/// from readers of the old one.
+pub(crate) const STATISTICS_FOLDER: &str = "statistics";
 /// More shards than anybody has: a limit on what a small file can request.
 const SHARDS_MAX: usize = 1 << 16;
 
@@ -36,7 +39,7 @@ pub(crate) struct Collection {
     reference: usize,
     /// In the order of their samples.
     shards: Vec<ShardEntry>,
-    /// The statistics of all shards, in the collection's folder.
+    /// The statistics of all shards, in the collection's folder, or below [`STATISTICS_FOLDER`].
     statistics: FileManifest,
 }
 
@@ -145,12 +148,14 @@ fn open(dir: &Path) -> Result<Folders> {
         shards.push(shard);
     }
     let Collection { reference, statistics, .. } = collection;
+    let folder = dir.join(&statistics.name).parent().map_or(dir.to_owned(), Path::to_owned);
+    let statistics = FileManifest { name: statistics::FILE_NAME.to_owned(), ..statistics };
     let columns = without_sizes(&shards[reference].manifest.schema);
     if let Some(shard) = shards.iter().find(|shard| without_sizes(&shard.manifest.schema) != columns) {
         let what = format!("the columns of its shard {} are not those of the others", shard.dir.display());
         return Err(damaged(what.into()));
     }
-    Ok(Folders::of(shards, reference, Some((dir, statistics))))
+    Ok(Folders::of(shards, reference, Some((&folder, statistics))))
 }
 
 /// Returns the first folder that is also one of those before it, however its path is written.
@@ -220,11 +225,24 @@ impl Collection {
             };
             return Err(format!("the path {:?} is {allowed}", entry.path).into());
         }
-        if collection.statistics.name != statistics::FILE_NAME {
+        let name = &collection.statistics.name;
+        if name != statistics::FILE_NAME && !is_statistics_name(name) {
             return Err(format!("it calls the statistics {:?}", collection.statistics.name).into());
         }
         Ok(collection)
     }
+}
+
+/// Returns the path of a commit's statistics below the collection's folder.
+pub(crate) fn statistics_name(bytes: &[u8]) -> String {
+    format!("{STATISTICS_FOLDER}/{}/{}", Checksum::of(bytes), statistics::FILE_NAME)
+}
+
+/// Returns whether [`statistics_name`] returns this.
+fn is_statistics_name(name: &str) -> bool {
+    let sum = name.strip_prefix(STATISTICS_FOLDER).and_then(|rest| rest.strip_prefix('/'));
+    let sum = sum.and_then(|rest| rest.strip_suffix(statistics::FILE_NAME)?.strip_suffix('/'));
+    sum.is_some_and(|sum| Checksum::try_from(sum.to_owned()).is_ok())
 }
 
 /// Returns whether a collection in `dir` may name a shard so. A collection in a bucket must not make its readers open

@@ -77,6 +77,11 @@ impl Fit {
         &self.manifest.origin
     }
 
+    /// Returns the manifest entries of the vocabularies.
+    pub(crate) fn vocabularies(&self) -> &[FileManifest] {
+        &self.manifest.vocabularies
+    }
+
     /// Reads a vocabulary by its path below the folder, and checks its checksum.
     ///
     /// # Errors

@@ -201,6 +201,11 @@ impl Folders {
         }))
     }
 
+    /// Returns the folder of the statistics.
+    pub(crate) fn statistics_folder(&self) -> &Path {
+        &self.statistics
+    }
+
     /// Returns the look-ups of the training part, added up over all shards.
     pub(crate) fn statistics(&self) -> Result<Vec<TableStatistics>> {
         let Manifest { schema, files, .. } = &self.manifest;

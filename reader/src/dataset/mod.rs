@@ -29,7 +29,7 @@ mod folder;
 mod validation;
 
 pub use collection::COLLECTION_NAME;
-pub(crate) use collection::{Collection, first_repeated, open_folders};
+pub(crate) use collection::{Collection, STATISTICS_FOLDER, first_repeated, open_folders, statistics_name};
 pub(crate) use fit::FitManifest;
 pub use fit::{FIT_NAME, Fit};
 pub(crate) use folder::{Folders, Shard};

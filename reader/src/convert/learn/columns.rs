@@ -8,7 +8,7 @@ use rankine_base::publish::{PartialDir, sync_dir};
 use rankine_base::stop::Stop;
 
 use crate::convert::bad::NO_ROWS;
-use crate::convert::known::Inherited;
+use crate::convert::known::{Inherited, VocabularyFiles};
 use crate::convert::learn::learn;
 use crate::convert::pass::Pass;
 use crate::convert::plan::options::ConvertOptions;
@@ -18,7 +18,7 @@ use crate::convert::rows::split::RowSplit;
 use crate::convert::write::encode::Encoder;
 use crate::dataset::FileManifest;
 use crate::origin::RowCounts;
-use crate::schema::Schema;
+use crate::schema::{Label, Schema};
 use crate::statistics::TableStatistics;
 use crate::vocabulary::{self, Vocabulary};
 use crate::write::CheckedFile;
@@ -36,6 +36,8 @@ pub(crate) struct LearntColumns {
     /// For each categorical column, whether the counts of its vocabulary are the look-ups that the statistics should
     /// have: not if vocabularies of an old dataset count rows that its statistics do not.
     counted: Vec<bool>,
+    /// The files of the vocabularies, if these are those of a fit.
+    files: Option<VocabularyFiles>,
 }
 
 impl LearntColumns {
@@ -49,31 +51,48 @@ impl LearntColumns {
         only_pass: bool,
     ) -> Result<Self> {
         let labels = pass.options.labels(&plan.draft.labels)?;
-        let (old, vocabularies, earlier) = match inherited {
-            Some(Inherited { name, schema, vocabularies, statistics }) => {
-                (Some((name, schema)), vocabularies, statistics)
-            }
-            None => (None, vec![None; plan.draft.categorical.len()], None),
-        };
-        let counted = counted_by(&vocabularies, old.is_some(), earlier.as_deref());
-        let mut statistics = match only_pass || plan.must_learn() {
+        let before = Before::of(plan, inherited);
+        let vocabularies = before.vocabularies;
+        let statistics = match only_pass || plan.must_learn() {
             true => pass.source.if_unchanged(learn(pass, plan, vocabularies, dir, only_pass))?,
             false => ColumnStatistics::before(&plan.draft, vocabularies),
         };
+        Self::of(plan, labels, before.columns, statistics)
+    }
+
+    /// Completes the columns with what was learnt.
+    pub(crate) fn of(
+        plan: &Plan,
+        labels: Vec<Label>,
+        before: ColumnsBefore,
+        mut statistics: ColumnStatistics,
+    ) -> Result<Self> {
+        let ColumnsBefore { old, earlier, counted, files } = before;
         let mut schema = Schema { labels, ..plan.schema(&statistics)? };
         if let Some((_, old)) = &old {
             // Equal schemas, if the rows allow it.
             schema.keep_larger_bags(old);
         }
         let encoder = Encoder::new(&schema, std::mem::take(&mut statistics.vocabularies))?;
-        Ok(Self { schema, encoder, statistics, old, earlier, counted })
+        Ok(Self { schema, encoder, statistics, old, earlier, counted, files })
     }
 
-    /// Writes the vocabularies.
+    /// Writes the vocabularies, or links to the files of the fit that has them, if its file system can.
     pub(crate) fn write_vocabularies(&self, dir: &PartialDir, stop: &Stop) -> Result<Vec<FileManifest>> {
         let folder = dir.path().join(vocabulary::FOLDER);
         fs::create_dir(&folder).context("create", &folder)?;
         let mut files = Vec::new();
+        if let Some(VocabularyFiles { dir: fit, files }) = &self.files {
+            let link = |file: &FileManifest| fs::hard_link(fit.join(&file.name), dir.path().join(&file.name));
+            if files.iter().try_for_each(link).is_ok() {
+                sync_dir(&folder)?;
+                return Ok(files.clone());
+            }
+            // Some may have been linked.
+            for name in files.iter().map(|file| dir.path().join(&file.name)).filter(|path| path.exists()) {
+                fs::remove_file(&name).context("remove", &name)?;
+            }
+        }
         for (number, column) in self.schema.categorical.iter().enumerate() {
             if let Some(vocabulary) = self.encoder.vocabulary(number).filter(|_| column.shares.is_none()) {
                 let mut file = CheckedFile::create(dir.path(), &vocabulary::file_name(&column.name))?;
@@ -98,6 +117,34 @@ impl LearntColumns {
             Some((number, self.encoder.vocabulary(number).filter(|_| own)?.counts()))
         };
         columns.iter().enumerate().filter_map(counts)
+    }
+}
+
+/// What is known before rows are read.
+pub(crate) struct Before {
+    /// One entry per categorical column: the vocabulary that exists.
+    pub(crate) vocabularies: Vec<Option<Vocabulary>>,
+    pub(crate) columns: ColumnsBefore,
+}
+
+/// What [`LearntColumns`] keep of an old dataset; see there.
+pub(crate) struct ColumnsBefore {
+    old: Option<(String, Schema)>,
+    earlier: Option<Vec<TableStatistics>>,
+    counted: Vec<bool>,
+    files: Option<VocabularyFiles>,
+}
+
+impl Before {
+    pub(crate) fn of(plan: &Plan, inherited: Option<Inherited>) -> Self {
+        let (old, vocabularies, earlier, files) = match inherited {
+            Some(Inherited { name, schema, vocabularies, statistics, files }) => {
+                (Some((name, schema)), vocabularies, statistics, files)
+            }
+            None => (None, vec![None; plan.draft.categorical.len()], None, None),
+        };
+        let counted = counted_by(&vocabularies, old.is_some(), earlier.as_deref());
+        Self { vocabularies, columns: ColumnsBefore { old, earlier, counted, files } }
     }
 }
 

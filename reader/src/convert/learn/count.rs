@@ -55,7 +55,7 @@ impl Shard {
 pub(crate) struct Buckets {
     compact: KeyBuckets<CompactKey>,
     other: KeyBuckets<ShortKey>,
-    long: [Vec<Box<[u8]>>; SHARDS],
+    long: [Vec<(Box<[u8]>, u64)>; SHARDS],
 }
 
 /// Compact keys, or other short ones, with their counts.
@@ -127,6 +127,25 @@ impl CategoryCounter {
         })
     }
 
+    /// Adds a column, and returns its number.
+    pub(crate) fn add_column(&mut self) -> usize {
+        self.columns.push((0..SHARDS).map(|_| Mutex::default()).collect());
+        self.columns.len() - 1
+    }
+
+    /// Leaves these columns, in this order.
+    pub(crate) fn select(&mut self, columns: &[usize]) {
+        self.columns = columns.iter().map(|&column| std::mem::take(&mut self.columns[column])).collect();
+    }
+
+    /// Adds counts of categories of a column.
+    pub(crate) fn add_counts(&self, column: usize, counts: &[(&[u8], u64)]) -> Result<()> {
+        let mut buckets = Buckets::default();
+        counts.iter().for_each(|&(key, count)| buckets.push(key, count));
+        self.add_buckets(&self.columns[column], &buckets);
+        self.spill_excess()
+    }
+
     /// Counts a chunk's keys; each list has the number of its column.
     pub(crate) fn add(&self, keys: &[(usize, &RawKeys)], buckets: &mut Buckets) -> Result<()> {
         // Threads start with different columns.
@@ -134,8 +153,13 @@ impl CategoryCounter {
         for number in 0..keys.len() {
             let (column, keys) = keys[(turn + number) % keys.len()];
             buckets.fill(keys);
-            self.add_column(&self.columns[column], buckets);
+            self.add_buckets(&self.columns[column], buckets);
         }
+        self.spill_excess()
+    }
+
+    /// Writes counts to disk if they exceed the budget.
+    fn spill_excess(&self) -> Result<()> {
         if self.bytes.load(Ordering::Relaxed) > self.budget_bytes {
             let _alone = lock(&self.spilling);
             if self.bytes.load(Ordering::Relaxed) > self.budget_bytes {
@@ -145,7 +169,7 @@ impl CategoryCounter {
         Ok(())
     }
 
-    fn add_column(&self, shards: &[Mutex<Shard>], buckets: &Buckets) {
+    fn add_buckets(&self, shards: &[Mutex<Shard>], buckets: &Buckets) {
         let mut taken = [0; SHARDS];
         let mut taken_count = 0;
         for (number, shard) in shards.iter().enumerate() {
@@ -169,11 +193,11 @@ impl CategoryCounter {
         let before = shard.bytes();
         shard.short.add_compact(&buckets.compact.shards[number]);
         shard.short.add_other(&buckets.other.shards[number]);
-        for key in &buckets.long[number] {
+        for (key, count) in &buckets.long[number] {
             match shard.long.get_mut(key) {
-                Some(count) => *count += 1,
+                Some(sum) => *sum += count,
                 None => {
-                    shard.long.insert(key.clone(), 1);
+                    shard.long.insert(key.clone(), *count);
                 }
             }
         }
@@ -204,32 +228,51 @@ impl CategoryCounter {
     /// `min_count` times or more. Discards the counts.
     pub(crate) fn add_to(&self, vocabulary: &mut Vocabulary, column: usize, min_count: u64) -> Result<()> {
         let (mut short, mut long) = (Vec::new(), Vec::new());
+        self.take(column, |key, count| {
+            let row = match &key {
+                Key::Short(key) => vocabulary.own_row_of_short(key),
+                Key::Long(key) => vocabulary.row(key),
+            };
+            match (row, key) {
+                (None, Key::Short(key)) if count >= min_count => short.push((key, count)),
+                (None, Key::Long(key)) if count >= min_count => long.push((key, count)),
+                (row, _) => vocabulary.add_to(row.unwrap_or(OUT_OF_VOCABULARY), count),
+            }
+            Ok(())
+        })?;
+        vocabulary.append(short, long);
+        Ok(())
+    }
+
+    /// Passes every category of a column with its count to `put`, once, and discards the counts.
+    ///
+    /// # Errors
+    /// The errors of `put`.
+    pub(crate) fn take(&self, column: usize, mut put: impl FnMut(Key, u64) -> Result<()>) -> Result<()> {
         for shard in &self.columns[column] {
             let shard = std::mem::take(&mut *lock(shard));
             self.bytes.fetch_sub(shard.bytes(), Ordering::Relaxed);
-            merge_runs(
-                &self.spill,
-                &shard.short_runs,
-                shard.short.into_counts(),
-                &self.stop,
-                |key, count| {
-                    let row = vocabulary.own_row_of_short(&key);
-                    match row {
-                        None if count >= min_count => short.push((key, count)),
-                        row => vocabulary.add_to(row.unwrap_or(OUT_OF_VOCABULARY), count),
-                    }
-                },
-            )?;
-            merge_runs(&self.spill, &shard.long_runs, shard.long, &self.stop, |key, count| {
-                let row = vocabulary.row(&key);
-                match row {
-                    None if count >= min_count => long.push((key, count)),
-                    row => vocabulary.add_to(row.unwrap_or(OUT_OF_VOCABULARY), count),
-                }
-            })?;
+            let short = |key, count| put(Key::Short(key), count);
+            merge_runs(&self.spill, &shard.short_runs, shard.short.into_counts(), &self.stop, short)?;
+            let long = |key, count| put(Key::Long(key), count);
+            merge_runs(&self.spill, &shard.long_runs, shard.long, &self.stop, long)?;
         }
-        vocabulary.append(short, long);
         Ok(())
+    }
+}
+
+/// A category that was counted.
+pub(crate) enum Key {
+    Short(ShortKey),
+    Long(Box<[u8]>),
+}
+
+impl Key {
+    pub(crate) fn with_bytes<R>(&self, take: impl FnOnce(&[u8]) -> R) -> R {
+        match self {
+            Self::Short(key) => key.with_bytes(take),
+            Self::Long(bytes) => take(bytes),
+        }
     }
 }
 
@@ -240,18 +283,35 @@ fn shard_of(hash: u64) -> usize {
 }
 
 impl Buckets {
+    fn push(&mut self, key: &[u8], count: u64) {
+        let short = ShortKey::new(key);
+        match (short.and_then(CompactKey::of_short), short) {
+            (Some(key), _) => self.compact.push(key, count),
+            (None, Some(key)) => self.other.push(key, count),
+            (None, None) => self.push_long(key, count),
+        }
+    }
+
+    fn push_long(&mut self, key: &[u8], count: u64) {
+        self.long[shard_of(xxhash_rust::xxh3::xxh3_64(key))].push((key.into(), count));
+    }
+
     /// Sorts a column's keys by shard.
     fn fill(&mut self, keys: &RawKeys) {
         self.compact.fill(&keys.compact);
         self.other.fill(&keys.other);
         self.long.iter_mut().for_each(Vec::clear);
         for (_, key) in keys.long() {
-            self.long[shard_of(xxhash_rust::xxh3::xxh3_64(key))].push(key.into());
+            self.push_long(key, 1);
         }
     }
 }
 
 impl<K: CountedKey> KeyBuckets<K> {
+    fn push(&mut self, key: K, count: u64) {
+        self.shards[shard_of(key.mixed())].push((key, count));
+    }
+
     /// Counts keys, except for `NONE`, and sorts them by shard.
     fn fill(&mut self, keys: &[K]) {
         self.shards.iter_mut().for_each(Vec::clear);

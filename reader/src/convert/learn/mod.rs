@@ -4,9 +4,11 @@ pub(crate) mod columns;
 pub(crate) mod count;
 pub(crate) mod spill;
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use rankine_base::error::Result;
+use rankine_base::stop::Stop;
 
 use crate::convert::learn::count::CategoryCounter;
 use crate::convert::pass::Pass;
@@ -32,8 +34,22 @@ pub(crate) fn learn<S: RowSource>(
     dir: &Path,
     only_pass: bool,
 ) -> Result<ColumnStatistics> {
+    let (mut statistics, counts) = count(pass, plan, dir, only_pass)?;
+    statistics.vocabularies = vocabularies;
+    let options = pass.options;
+    counts.add_to(&mut statistics.vocabularies, options.threads, &options.stop)?;
+    Ok(statistics)
+}
+
+/// Reads all sources as [`learn`] does, but leaves the categories as counts. No vocabulary is in the statistics.
+pub(crate) fn count<S: RowSource>(
+    pass: &Pass<'_, S>,
+    plan: &Plan,
+    dir: &Path,
+    only_pass: bool,
+) -> Result<(ColumnStatistics, CategoryCounts)> {
     let draft = &plan.draft;
-    let mut statistics = ColumnStatistics::before(draft, vocabularies);
+    let mut statistics = ColumnStatistics::before(draft, Vec::new());
     let options = pass.options;
     let counted = CountedColumns::new(plan)?;
     let budget_bytes = usize::try_from(options.memory).unwrap_or(usize::MAX);
@@ -91,9 +107,7 @@ pub(crate) fn learn<S: RowSource>(
     )?;
     statistics.bad_by_reason = bad_rows.finish()?;
     statistics.rows = Some(rows);
-
-    learn_vocabularies(pass, &counted, &counter, &mut statistics.vocabularies)?;
-    Ok(statistics)
+    Ok((statistics, CategoryCounts { vocabularies: counted.vocabularies, counter }))
 }
 
 /// A vocabulary to which the counts with this number are added.
@@ -104,39 +118,47 @@ struct OpenVocabulary {
     vocabulary: Vocabulary,
 }
 
-/// Adds the counted categories to the vocabularies of their columns, and makes those that do not exist yet.
-fn learn_vocabularies<S: RowSource>(
-    pass: &Pass<'_, S>,
-    counted: &CountedColumns,
-    counter: &CategoryCounter,
-    vocabularies: &mut [Option<Vocabulary>],
-) -> Result<()> {
-    let open = |(number, &(column, min_count)): (usize, &(usize, u64))| {
-        let vocabulary = vocabularies[column].take().unwrap_or_else(Vocabulary::empty);
-        Ok(OpenVocabulary { number, column, min_count, vocabulary })
-    };
-    let open: Vec<_> = counted.vocabularies.iter().enumerate().map(open).collect();
-    let work = |mut open: OpenVocabulary| {
-        counter.add_to(&mut open.vocabulary, open.number, open.min_count)?;
-        Ok(open)
-    };
-    let options = pass.options;
-    ordered_map(options.threads, &options.stop, open.into_iter(), work, |open: OpenVocabulary| {
-        vocabularies[open.column] = Some(open.vocabulary);
-        Ok(())
-    })
+/// Categories that were counted, but have no rows yet.
+pub(crate) struct CategoryCounts {
+    /// For each column of the counter, the column that owns the vocabulary, and its minimum count.
+    pub(crate) vocabularies: Vec<(usize, u64)>,
+    pub(crate) counter: CategoryCounter,
+}
+
+impl CategoryCounts {
+    /// Adds the counted categories to the vocabularies of their columns, and makes those that do not exist yet.
+    pub(crate) fn add_to(
+        &self,
+        vocabularies: &mut [Option<Vocabulary>],
+        threads: NonZeroUsize,
+        stop: &Stop,
+    ) -> Result<()> {
+        let open = |(number, &(column, min_count)): (usize, &(usize, u64))| {
+            let vocabulary = vocabularies[column].take().unwrap_or_else(Vocabulary::empty);
+            Ok(OpenVocabulary { number, column, min_count, vocabulary })
+        };
+        let open: Vec<_> = self.vocabularies.iter().enumerate().map(open).collect();
+        let work = |mut open: OpenVocabulary| {
+            self.counter.add_to(&mut open.vocabulary, open.number, open.min_count)?;
+            Ok(open)
+        };
+        ordered_map(threads, stop, open.into_iter(), work, |open: OpenVocabulary| {
+            vocabularies[open.column] = Some(open.vocabulary);
+            Ok(())
+        })
+    }
 }
 
 /// Which columns are counted, and which are counted together.
-struct CountedColumns {
+pub(crate) struct CountedColumns {
     /// For each vocabulary, its owner column and minimum count.
-    vocabularies: Vec<(usize, u64)>,
+    pub(crate) vocabularies: Vec<(usize, u64)>,
     /// Every exact column, with the number of its vocabulary.
     columns: Vec<(usize, usize)>,
 }
 
 impl CountedColumns {
-    fn new(plan: &Plan) -> Result<Self> {
+    pub(crate) fn new(plan: &Plan) -> Result<Self> {
         let mut counted = Self { vocabularies: Vec::new(), columns: Vec::new() };
         if !plan.learns_categories() {
             return Ok(counted);

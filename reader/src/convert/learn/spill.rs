@@ -146,16 +146,18 @@ impl RunReader<'_> {
 
 /// Passes every key of some runs and of `in_memory`, which has no key twice, to `take`, with the sum of its counts: in
 /// order if there are runs, otherwise in any order.
+///
+/// # Errors
+/// The errors of `take`; [`rankine_base::error::Error::Io`]; [`rankine_base::error::Error::Stopped`].
 pub(crate) fn merge_runs<K: SpillKey>(
     spill: &SpillFile,
     runs: &[Run],
     in_memory: impl IntoIterator<Item = (K, u64)>,
     stop: &Stop,
-    mut take: impl FnMut(K, u64),
+    mut take: impl FnMut(K, u64) -> Result<()>,
 ) -> Result<()> {
     if runs.is_empty() {
-        in_memory.into_iter().for_each(|(key, count)| take(key, count));
-        return Ok(());
+        return in_memory.into_iter().try_for_each(|(key, count)| take(key, count));
     }
     let mut rest: Vec<(K, u64)> = in_memory.into_iter().collect();
     rest.sort_unstable_by(|a, b| a.0.cmp(&b.0));
@@ -187,15 +189,12 @@ pub(crate) fn merge_runs<K: SpillKey>(
             Some((same, sum)) if *same == key => *sum += count,
             _ => {
                 if let Some((key, sum)) = current.replace((key, count)) {
-                    take(key, sum);
+                    take(key, sum)?;
                 }
             }
         }
     }
-    if let Some((key, sum)) = current {
-        take(key, sum);
-    }
-    Ok(())
+    current.map_or(Ok(()), |(key, sum)| take(key, sum))
 }
 
 #[cfg(test)]
@@ -227,14 +226,17 @@ mod tests {
             *expected.entry(key).or_insert(0) += count;
         }
         let mut merged = Vec::new();
-        merge_runs(&spill, &runs, in_memory, &Stop::default(), |key, count| merged.push((key, count)))
-            .unwrap();
+        let take = |key, count| {
+            merged.push((key, count));
+            Ok(())
+        };
+        merge_runs(&spill, &runs, in_memory, &Stop::default(), take).unwrap();
         assert!(merged.into_iter().eq(expected));
 
         let stop = Stop::default();
         stop.ask();
         let none = LongMap::default();
-        let outcome = merge_runs(&spill, &runs, none, &stop, |_, _| ());
+        let outcome = merge_runs(&spill, &runs, none, &stop, |_, _| Ok(()));
         assert!(matches!(outcome, Err(Error::Stopped(_))), "{outcome:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! The plan of a conversion: the columns as far as they are known before any row is read, and how they become a
 //! schema once the training part has been read.
 
+pub(crate) mod exact;
 pub(crate) mod moments;
 pub(crate) mod options;
 pub(crate) mod schema_file;
@@ -8,6 +9,7 @@ pub(crate) mod schema_file;
 use std::collections::BTreeMap;
 
 use rankine_base::error::Result;
+use serde::{Deserialize, Serialize};
 
 use crate::convert::BAG_MAX;
 use crate::convert::plan::moments::Moments;
@@ -18,7 +20,8 @@ use crate::schema::{Hotness, Schema, VocabularyKind};
 use crate::vocabulary::Vocabulary;
 
 /// The plan of a conversion.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
     /// The columns. Exact tables have no rows yet, ragged bags hold up to [`BAG_MAX`], and nothing is standardized.
     pub(crate) draft: Schema,
@@ -31,7 +34,8 @@ pub(crate) struct Plan {
 }
 
 /// What is learnt from the rows, in addition to the sizes of bags.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Learning {
     /// Vocabularies, means and deviations.
     All,

@@ -5,6 +5,7 @@ mod fit;
 pub(crate) mod folder;
 mod inputs;
 mod like;
+mod partial;
 mod raw_columns;
 mod results;
 pub(crate) mod speed;
