@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use pyo3::prelude::*;
@@ -20,7 +20,6 @@ use rankine_reader::schema::DenseDtype;
 
 use crate::error::{Given, argument_error, data_error, of_package, source_error};
 use crate::job::toml_text;
-#[cfg(feature = "parquet")]
 use crate::rows_file::RowsFile;
 use crate::value::{paths, thread_count, to_python};
 use crate::worker;
@@ -53,25 +52,18 @@ pub(crate) fn convert<'py>(
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (format, out) = (&*format.0, out.0);
-    let options =
-        &Options { format, given: options.map_or_else(|| Ok(PyDict::new(py)), |given| given.copy())? };
+    let options = &Options::of(py, "convert", format, options)?;
     let stop = Stop::default();
     let rows = format == TABLES;
     let files = if rows { Vec::new() } else { paths(train)? };
     let mut common = ConvertOptions { stop: stop.clone(), ..ConvertOptions::new(files, out.clone()) };
-    options.parse("split", &mut common.split)?;
-    options.parse("on_bad", &mut common.on_bad)?;
-    options.parse("bad_limit", &mut common.bad_limit)?;
     let eval = options.take("eval", Ok)?;
     if let (Some(files), false) = (&eval, rows) {
         common.eval = paths(files)?;
     }
     let samples = |samples: Bound<'py, PyAny>| Ok(samples.extract::<Given<NonZeroU32>>()?.0);
     common.block_samples = options.take("block_samples", samples)?;
-    let kept = |share: Bound<'py, PyAny>| text_of(&share)?.parse().map_err(data_error);
-    common.negatives_kept.extend(options.take("negatives_kept", kept)?);
-    let threads = |threads: Bound<'py, PyAny>| thread_count(threads.extract::<Given<u32>>()?.0);
-    common.threads = rankine::job::thread_count(options.take("threads", threads)?);
+    options.parse_common(&mut common)?;
     common.dense_dtype = if format == "criteo-tsv" { DenseDtype::F16 } else { DenseDtype::F32 };
     options.parse("dense_dtype", &mut common.dense_dtype)?;
     let source = Source::of(options, &mut common)?;
@@ -93,10 +85,9 @@ pub(crate) fn convert<'py>(
 }
 
 /// The format of rows that are in no file.
-const TABLES: &str = "arrow";
+pub(crate) const TABLES: &str = "arrow";
 
 /// Writes the rows of the training part, and of the evaluation part if it has its own, for a conversion to read.
-#[cfg(feature = "parquet")]
 fn tables(
     source: &Source,
     train: &Bound<'_, PyAny>,
@@ -104,25 +95,11 @@ fn tables(
     common: &mut ConvertOptions,
 ) -> PyResult<Vec<RowsFile>> {
     let mut files = Vec::new();
-    let split = match &common.split {
-        RowSplit::ByColumn(split) => Some(split.column().to_owned()),
-        RowSplit::ByNumber(_) => None,
-    };
     for (name, rows) in [("<train>", Some(train)), ("<eval>", eval)] {
         let Some(rows) = rows else { continue };
-        let needed = |names: &[String]| {
-            let mut positions = match source {
-                Source::Parquet(schema, _) => schema.positions_in(name, names),
-                Source::Like { known, .. } => known.positions_in(name, names),
-                Source::Criteo(_) | Source::Csv(..) | Source::Raw(_) => unreachable!("it reads files"),
-            }?;
-            // The conversion reports a column that is not there.
-            positions.extend(names.iter().position(|name| split.as_ref() == Some(name)));
-            positions.sort_unstable();
-            positions.dedup();
-            Ok(positions)
-        };
-        let file = RowsFile::write(name, rows, &common.out, &needed)?;
+        let file = table(source, name, rows, &common.split, &common.out)?;
+        let file =
+            file.ok_or_else(|| data_error(format!("{name} has no record batch, and so no columns")))?;
         let of_part = if files.is_empty() { &mut common.files } else { &mut common.eval };
         of_part.push(file.path());
         common.names.push(name.to_owned());
@@ -131,25 +108,78 @@ fn tables(
     Ok(files)
 }
 
-#[cfg(not(feature = "parquet"))]
-fn tables(
-    _: &Source,
-    _: &Bound<'_, PyAny>,
-    _: Option<&Bound<'_, PyAny>>,
-    _: &mut ConvertOptions,
-) -> PyResult<()> {
-    Err(data_error(rankine_base::Error::Unsupported { doing: "convert tables", feature: "parquet" }))
+/// Writes rows for a conversion to read, which are called `name` in messages; `None` if there is no record batch.
+pub(crate) fn table(
+    source: &Source,
+    name: &str,
+    rows: &Bound<'_, PyAny>,
+    split: &RowSplit,
+    out: &Path,
+) -> PyResult<Option<RowsFile>> {
+    let split = match split {
+        RowSplit::ByColumn(split) => Some(split.column().to_owned()),
+        RowSplit::ByNumber(_) => None,
+    };
+    let needed = |names: &[String]| {
+        let mut positions = match source {
+            Source::Parquet(schema, _) => schema.positions_in(name, names),
+            Source::Like { known, .. } => known.positions_in(name, names),
+            Source::Criteo(_) | Source::Csv(..) | Source::Raw(_) => unreachable!("it reads files"),
+        }?;
+        // The conversion reports a column that is not there.
+        positions.extend(names.iter().position(|name| split.as_ref() == Some(name)));
+        positions.sort_unstable();
+        positions.dedup();
+        Ok(positions)
+    };
+    RowsFile::write(name, rows, out, &needed)
 }
 
-/// The options of a conversion that are left to read.
-struct Options<'a, 'py> {
+/// The options of a call that are left to read.
+pub(crate) struct Options<'a, 'py> {
+    function: &'a str,
     format: &'a str,
     given: Bound<'py, PyDict>,
 }
 
-impl<'py> Options<'_, 'py> {
+impl<'a, 'py> Options<'a, 'py> {
+    /// Returns the options given to a function for a format.
+    pub(crate) fn of(
+        py: Python<'py>,
+        function: &'a str,
+        format: &'a str,
+        given: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Self> {
+        let given = given.map_or_else(|| Ok(PyDict::new(py)), |given| given.copy())?;
+        Ok(Self { function, format, given })
+    }
+
+    /// Reads the options that all functions have which read rows.
+    pub(crate) fn parse_common(&self, common: &mut ConvertOptions) -> PyResult<()> {
+        self.parse("split", &mut common.split)?;
+        self.parse("on_bad", &mut common.on_bad)?;
+        self.parse("bad_limit", &mut common.bad_limit)?;
+        let kept = |share: Bound<'py, PyAny>| text_of(&share)?.parse().map_err(data_error);
+        common.negatives_kept.extend(self.take("negatives_kept", kept)?);
+        self.parse_threads(common)
+    }
+
+    pub(crate) fn parse_threads(&self, common: &mut ConvertOptions) -> PyResult<()> {
+        let threads = |threads: Bound<'py, PyAny>| thread_count(threads.extract::<Given<u32>>()?.0);
+        common.threads = rankine::job::thread_count(self.take("threads", threads)?);
+        Ok(())
+    }
+
+    /// Returns the call as messages name it.
+    fn call(&self, with: &str) -> String {
+        match self.function {
+            "convert" => format!("convert({:?}{with})", self.format),
+            function => format!("{function}({})", with.trim_start_matches(", ")),
+        }
+    }
+
     /// Reads an option, unless it is absent or `None`.
-    fn take<T>(
+    pub(crate) fn take<T>(
         &self,
         name: &str,
         read: impl FnOnce(Bound<'py, PyAny>) -> PyResult<T>,
@@ -160,33 +190,37 @@ impl<'py> Options<'_, 'py> {
     }
 
     /// Reads an option that is written as on the command line. Numbers are as good as their digits.
-    fn parse<T: FromStr<Err: Display>>(&self, name: &str, to: &mut T) -> PyResult<()> {
+    pub(crate) fn parse<T: FromStr<Err: Display>>(&self, name: &str, to: &mut T) -> PyResult<()> {
         let parse = |value: Bound<'py, PyAny>| text_of(&value)?.parse().map_err(data_error);
         self.take(name, parse)?.into_iter().for_each(|value| *to = value);
         Ok(())
     }
 
-    fn count(&self, name: &str) -> PyResult<Option<u64>> {
+    pub(crate) fn count(&self, name: &str) -> PyResult<Option<u64>> {
         self.take(name, |value| match value.extract() {
             Ok(count @ 1..) => Ok(count),
             _ => Err(argument_error(format!("{name} must be a whole number of 1 or more"))),
         })
     }
 
-    fn required<T>(&self, name: &str, read: impl FnOnce(Bound<'py, PyAny>) -> PyResult<T>) -> PyResult<T> {
-        let missing = || argument_error(format!("convert({:?}) needs {name}", self.format));
+    pub(crate) fn required<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(Bound<'py, PyAny>) -> PyResult<T>,
+    ) -> PyResult<T> {
+        let missing = || argument_error(format!("{} needs {name}", self.call("")));
         self.take(name, read)?.ok_or_else(missing)
     }
 
     /// Refuses an option that nothing has read; `with` says which options are there in its place.
-    fn all_are_known(&self, with: &str) -> PyResult<()> {
+    pub(crate) fn all_are_known(&self, with: &str) -> PyResult<()> {
         let Some(name) = self.given.keys().iter().next() else { return Ok(()) };
-        Err(argument_error(format!("convert({:?}{with}) has no option {name}", self.format)))
+        Err(argument_error(format!("{} has no option {name}", self.call(with))))
     }
 }
 
 /// The format of the source, and the columns to make of it.
-enum Source {
+pub(crate) enum Source {
     Criteo(CriteoColumns),
     Csv(SchemaFile, u64),
     Parquet(SchemaFile, u64),
@@ -199,7 +233,7 @@ enum Source {
 }
 
 impl Source {
-    fn of(options: &Options<'_, '_>, common: &mut ConvertOptions) -> PyResult<Self> {
+    pub(crate) fn of(options: &Options<'_, '_>, common: &mut ConvertOptions) -> PyResult<Self> {
         let counting = |common: &mut ConvertOptions| -> PyResult<u64> {
             common.memory = options.count("memory")?.unwrap_or(common.memory);
             Ok(options.count("min_count")?.unwrap_or(1))
@@ -266,7 +300,7 @@ impl Source {
 }
 
 /// Returns the text of a word, a path or a number.
-fn text_of(value: &Bound<'_, PyAny>) -> PyResult<String> {
+pub(crate) fn text_of(value: &Bound<'_, PyAny>) -> PyResult<String> {
     let text = value.str().and_then(|text| text.extract());
     text.map_err(|error| of_package(value.py(), error, argument_error))
 }

@@ -10,8 +10,8 @@ mod evaluate;
 mod job;
 mod mapped;
 mod ranker;
-#[cfg(feature = "parquet")]
 mod rows_file;
+mod shards;
 mod table;
 mod train;
 mod trainer;
@@ -32,6 +32,8 @@ mod _rankine {
     use super::evaluate::evaluate;
     #[pymodule_export]
     use super::ranker::Ranker;
+    #[pymodule_export]
+    use super::shards::{Partial, commit, encode, fit, learn};
     #[pymodule_export]
     use super::train::train;
     #[pymodule_export]

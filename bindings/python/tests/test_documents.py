@@ -15,9 +15,9 @@ GUIDE = PACKAGE.parent.parent / "docs/guide/python.md"
 NOTEBOOK = PACKAGE / "tutorial.ipynb"
 
 
-def guide() -> list[str]:
+def guide(page: Path = GUIDE) -> list[str]:
     """The code of the guide."""
-    return re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def execute(pieces: list[str], name: str) -> None:
@@ -31,6 +31,14 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = [block for block in guide() if "import mlflow" not in block]
     assert len(blocks) == 8
     execute(blocks, GUIDE.name)
+
+
+def test_the_four_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = GUIDE.with_name("engines.md")
+    [block] = [block for block in guide(page) if "rankine.learn(" in block]
+    execute([block], page.name)
+    assert rankine.Dataset("clicks").samples == {"train": 4, "eval": 0}
 
 
 @pytest.mark.filterwarnings("default")

@@ -58,7 +58,7 @@ pub fn encode(
     Ok(EncodedShard { path, report })
 }
 
-/// Returns the checksum of a dataset's manifest, which has those of all its files.
+/// Returns the checksum of a dataset's manifest, which has the checksums of all its files.
 fn manifest_sum(dir: &Path) -> Result<Checksum> {
     let path = dir.join(MANIFEST_NAME);
     fs::read(&path).context("read", &path).map(|text| Checksum::of(&text))

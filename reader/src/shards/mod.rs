@@ -21,7 +21,7 @@ const FOLDER: &str = "shards";
 /// Digits of a checksum at the end of a shard's name.
 const CHECKSUM_DIGITS: usize = 16;
 
-/// Returns whether a name is that of a shard: a piece, `-` and a checksum.
+/// Returns whether a name is a shard's: a piece, `-` and a checksum.
 fn is_shard_name(name: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     name.rsplit_once('-').is_some_and(|(_, sum)| sum.len() == CHECKSUM_DIGITS && sum.bytes().all(is_digit))

@@ -6,7 +6,22 @@ from typing import Any, Literal, Protocol, TypeAlias, final, overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Batch", "Batches", "Dataset", "Ranker", "Trainer", "__version__", "convert", "evaluate", "train"]
+__all__ = [
+    "Batch",
+    "Batches",
+    "Dataset",
+    "Partial",
+    "Ranker",
+    "Trainer",
+    "__version__",
+    "commit",
+    "convert",
+    "encode",
+    "evaluate",
+    "fit",
+    "learn",
+    "train",
+]
 
 __version__: str
 
@@ -400,3 +415,111 @@ def convert(
     negatives_kept: float | str | None = None,
     threads: int | None = None,
 ) -> dict[str, Any]: ...
+
+@final
+class Partial:
+    """What :func:`learn` has learned from a piece of the rows: a table of entries for Arrow's libraries, such as
+    ``pyarrow.table(partial)``.
+
+    The columns are ``column`` (text), ``value`` (bytes) and ``count`` (64-bit integer). The counts of entries with the
+    same column and value may be added up, by an engine's group-by for example; one entry, whose column has an empty
+    name, has the statistics of the piece. A partial is read once: keep the table to use it again.
+    """
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+@overload
+def learn(
+    rows: _Rows,
+    *,
+    schema: _Path | Mapping[str, Any],
+    split: str = "none",
+    on_bad: Literal["fail", "skip"] = "fail",
+    bad_limit: str | int = "1%",
+    min_count: int = 1,
+    dense_dtype: Literal["f16", "f32"] = "f32",
+    memory: int | None = None,
+    negatives_kept: float | str | None = None,
+    threads: int | None = None,
+) -> Partial:
+    """Learns from a piece of the rows: a worker calls this for each of its partitions.
+
+    ``rows`` and the options mean what they do in :func:`convert` with the format ``"arrow"``; all pieces need the same
+    options. ``split`` is ``"hash:COLUMN:0.1"``, ``"after:COLUMN:VALUE"`` or ``"none"``, since a piece does not know the
+    numbers of its rows. ``like`` is a dataset, a fit or a run whose vocabularies the fit continues. Categories beyond
+    ``memory`` bytes are counted on disk, in the folder for temporary files.
+
+    The fit does not depend on how rows are divided into pieces, nor on their order. Rows that cannot be read are
+    counted if ``on_bad`` is ``"skip"``; ``bad_limit`` applies to the piece. No rows give no entries. Raises DataError.
+    """
+
+@overload
+def learn(
+    rows: _Rows,
+    *,
+    like: _Path,
+    split: str = "none",
+    on_bad: Literal["fail", "skip"] = "fail",
+    bad_limit: str | int = "1%",
+    memory: int | None = None,
+    negatives_kept: float | str | None = None,
+    threads: int | None = None,
+) -> Partial: ...
+def fit(
+    partials: _Rows,
+    out: _Path,
+    *,
+    like: _Path | None = None,
+    names: Iterable[str] = ("<rows>",),
+    memory: int | None = None,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Writes the fit of all pieces to the folder ``out``, which must not exist: the files of ``rankine fit`` for the
+    same rows in Parquet.
+
+    ``partials`` are the entries of all partials, in any order and added up or not: partials, tables or record batches.
+    ``like`` is what they continue, if they were learned with it: rows keep their numbers, and new categories follow.
+    ``names`` are what the fit records as the files of its rows. Categories beyond ``memory`` bytes are counted on disk.
+
+    Returns what ``rankine fit --json`` prints, and ``fit``. Raises DataError, if pieces were learned with different
+    options, for example.
+    """
+
+def encode(
+    rows: _Rows,
+    fit: _Path,
+    out: _Path,
+    *,
+    name: str,
+    split: str = "none",
+    on_bad: Literal["fail", "skip", "quarantine"] = "fail",
+    bad_limit: str | int = "1%",
+    block_samples: int | None = None,
+    negatives_kept: float | str | None = None,
+    threads: int | None = None,
+) -> dict[str, Any] | None:
+    """Converts a piece of the rows to a shard of the collection in the folder ``out``: a worker calls this for each of
+    its partitions.
+
+    ``fit`` is a fit, or a dataset or a run whose columns and vocabularies the shard has. ``name`` is the piece's own:
+    its folder is ``out/shards/NAME-CHECKSUM``, so that the same piece gives the same folder again, and processes that
+    encode it at the same time do not disturb each other. The shard has no effect until it is committed.
+
+    Returns the report of the conversion, and ``dataset``, the shard; ``None`` if there are no rows. Raises DataError.
+    """
+
+def commit(
+    shards: Iterable[Mapping[str, Any] | _Path | None],
+    out: _Path,
+    *,
+    mode: Literal["new", "append", "overwrite"] = "new",
+) -> dict[str, Any]:
+    """Lists shards in the collection in the folder ``out``, all at once, in this order: what :func:`encode` has
+    returned, or paths of datasets and collections.
+
+    If there is a collection, ``"append"`` adds the shards that it does not list, ``"overwrite"`` lists only the new
+    ones, and ``"new"`` raises DataError unless it lists these. A commit that is repeated changes nothing. Shards that
+    no collection lists can be removed by ``rankine dataset gc``.
+
+    Returns ``dataset``, the number of ``datasets``, and ``samples`` of each part. Raises DataError.
+    """

@@ -36,7 +36,7 @@ pub(crate) struct LearntColumns {
     /// For each categorical column, whether the counts of its vocabulary are the look-ups that the statistics should
     /// have: not if vocabularies of an old dataset count rows that its statistics do not.
     counted: Vec<bool>,
-    /// The files of the vocabularies, if these are those of a fit.
+    /// The files of the vocabularies, if they are kept from a fit.
     files: Option<VocabularyFiles>,
 }
 

@@ -115,7 +115,7 @@ mod tests {
             let n = integers.len() as i128;
             let sum: i128 = integers.iter().map(|&x| i128::from(x)).sum();
             let squares: i128 = integers.iter().map(|&x| i128::from(x).pow(2)).sum();
-            // Both numbers are below 2^53, so the only rounding is that of the division.
+            // Both numbers are below 2^53, so only the division rounds.
             prop_assert_eq!(mean, sum as f64 / n as f64 * unit);
             let difference = n * squares - sum * sum;
             let expected = if difference > 0 { (difference as f64).sqrt() / n as f64 * unit } else { 1.0 };

@@ -1,4 +1,4 @@
-//! Learning from pieces: whatever the pieces and whoever adds the entries up, the fit is that of all rows.
+//! Learning from pieces: whatever the pieces and whoever adds the entries up, the fit is the one of all rows.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Rows of the caller's tables in a temporary file of Parquet, since a conversion reads its rows up to three times.
+//! The file, written by the crate `parquet`.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
-use arrow_schema::{Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
 use pyo3::prelude::*;
 use rankine_base::nearest::quoted;
 
+use super::Needed;
 use crate::arrow::{Batches, has_tables};
 use crate::error::{argument_error, data_error};
 use crate::table::without_index;
@@ -20,21 +22,21 @@ use crate::table::without_index;
 const GROUP_ROWS: usize = 1 << 16;
 const GROUP_BYTES: usize = 64 << 20;
 
-/// Returns which of the columns of a table with these names are read, in the order of their positions.
-pub(crate) type Needed<'a> = dyn Fn(&[String]) -> rankine_base::Result<Vec<usize>> + Sync + 'a;
-
 /// A file of rows. It has no name in its folder, so it disappears with this value, or with the process.
-pub(crate) struct RowsFile(File);
+pub(crate) struct RowsFile {
+    file: File,
+    rows: usize,
+}
 
 impl RowsFile {
     /// Writes the columns that are needed of a table, a stream of record batches, or an iterable of these, to a file
-    /// on the disk of `out`. Messages call the rows `what`.
+    /// on the disk of `out`. Messages call the rows `what`. Returns `None` for an iterable that has nothing.
     pub(crate) fn write(
         what: &str,
         rows: &Bound<'_, PyAny>,
         out: &Path,
         needed: &Needed<'_>,
-    ) -> PyResult<Self> {
+    ) -> PyResult<Option<Self>> {
         // The folder of `out` may be missing as yet.
         let folder = out.ancestors().skip(1).find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
         let cannot_write = |error: std::io::Error| {
@@ -44,7 +46,7 @@ impl RowsFile {
             ))
         };
         let file = tempfile::tempfile_in(folder).map_err(cannot_write)?;
-        let mut writer = Writer { what, needed, file: Some(file), columns: None };
+        let mut writer = Writer { what, needed, file: Some(file), columns: None, rows: 0 };
         if has_tables(rows)? {
             writer.add_table(rows)?;
         } else {
@@ -65,12 +67,17 @@ impl RowsFile {
                 writer.add_table(&item)?;
             }
         }
-        writer.finish().map(Self)
+        writer.finish()
+    }
+
+    /// Returns the number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
     }
 
     /// Returns the path by which this process opens the file.
     pub(crate) fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+        format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
     }
 }
 
@@ -80,6 +87,7 @@ struct Writer<'a> {
     /// The empty file, until the columns are known.
     file: Option<File>,
     columns: Option<(SchemaRef, ArrowWriter<File>)>,
+    rows: usize,
 }
 
 impl Writer<'_> {
@@ -111,7 +119,16 @@ impl Writer<'_> {
             // Whether a column has nulls may differ from batch to batch.
             let field = |&at: &usize| schema.field(at).clone().with_nullable(true);
             let schema = Arc::new(Schema::new(needed.iter().map(field).collect::<Vec<_>>()));
-            let properties = WriterProperties::builder()
+            let has_texts = |field: &&Arc<Field>| {
+                matches!(field.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+            };
+            let mut properties = WriterProperties::builder();
+            // A dictionary of numbers takes more time to make than it saves.
+            for field in schema.fields().iter().filter(|field| !has_texts(field)) {
+                let path = ColumnPath::from(field.name().as_str());
+                properties = properties.set_column_dictionary_enabled(path, false);
+            }
+            let properties = properties
                 .set_max_row_group_row_count(Some(GROUP_ROWS))
                 .set_max_row_group_bytes(Some(GROUP_BYTES))
                 .set_statistics_enabled(EnabledStatistics::None)
@@ -140,6 +157,7 @@ impl Writer<'_> {
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options);
         let batch = batch.map_err(|error| data_error(format!("{what}: {error}")))?;
+        self.rows += batch.num_rows();
         writer.write(&batch).map_err(|error| self.refused(error))
     }
 
@@ -151,10 +169,9 @@ impl Writer<'_> {
         ))
     }
 
-    fn finish(mut self) -> PyResult<File> {
-        let Some((_, writer)) = self.columns.take() else {
-            return Err(data_error(format!("{} has no record batch, and so no columns", self.what)));
-        };
-        writer.into_inner().map_err(|error| self.refused(error))
+    fn finish(mut self) -> PyResult<Option<RowsFile>> {
+        let Some((_, writer)) = self.columns.take() else { return Ok(None) };
+        let file = writer.into_inner().map_err(|error| self.refused(error))?;
+        Ok(Some(RowsFile { file, rows: self.rows }))
     }
 }
