@@ -1,4 +1,12 @@
-"""Training on the workers of a Ray cluster: ``pip install 'rankine[ray]'``."""
+"""Datasets from the rows of Ray Data, and training on the workers of a Ray cluster: ``pip install 'rankine[ray]'``.
+
+:func:`fit` learns columns and vocabularies from a :class:`ray.data.Dataset`, :func:`write` converts its rows with them,
+and :func:`train` trains a model::
+
+    rankine.ray.fit(rows, "fit", schema="schema.toml")
+    rankine.ray.write(rows, "clicks", fit="fit")
+    rankine.ray.train("job.toml", "run")
+"""
 
 import ctypes
 import json
@@ -11,24 +19,106 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+import rankine
 from rankine import ArgumentError, DataError, Error, JobError, TrainError
 
-__all__ = ["train"]
+__all__ = ["datasink", "fit", "train", "write"]
 
 # Once a process is lost, the others end within a minute.
 _PATIENCE_S = 120
 # Exit codes of processes that can continue: another process was lost, or a signal asked this one to end.
 _CONTINUES = (5, 75)
+
+
+def fit(
+    rows: Any,
+    out: str | os.PathLike[str],
+    *,
+    names: tuple[str, ...] = ("<rows>",),
+    **options: Any,
+) -> dict[str, Any]:
+    """Learns from all rows of a :class:`ray.data.Dataset`, and writes a fit to the folder ``out``, which must not
+    exist: the one of :func:`rankine.fit`, whatever the blocks.
+
+    The workers count the categories of each block, and this process adds the counts up as they arrive. The options are
+    passed to :func:`rankine.learn`, with ``like`` to continue the vocabularies of a fit; paths must be readable by all
+    workers.
+    """
+    options = {"threads": 1, **options}
+
+    def of_block(table: Any) -> Any:
+        import pyarrow
+
+        return pyarrow.table(rankine.learn(table, **options))
+
+    partials = rows.map_batches(of_block, batch_format="pyarrow", batch_size=None)
+    tables = partials.iter_batches(batch_format="pyarrow", batch_size=None)
+    # A block without rows has no entries, and may lose their types.
+    entries = (table for table in tables if table.num_rows)
+    return rankine.fit(entries, out, like=options.get("like"), names=names)
+
+
+def write(
+    rows: Any,
+    out: str | os.PathLike[str],
+    *,
+    fit: str | os.PathLike[str],
+    mode: Literal["new", "append", "overwrite"] = "new",
+    **options: Any,
+) -> None:
+    """Converts the rows of a :class:`ray.data.Dataset` with the columns and vocabularies of a fit, and commits them to
+    the collection in the folder ``out``, on a file system that all workers share. :func:`rankine.commit` explains
+    ``mode``.
+
+    The options are passed to :func:`rankine.encode`. Samples are in the order of the tasks, which is the order of rows
+    if ``ray.data.DataContext`` has ``execution_options.preserve_order``.
+    """
+    rows.write_datasink(datasink(out, fit=fit, mode=mode, **options))
+
+
+def datasink(
+    out: str | os.PathLike[str],
+    *,
+    fit: str | os.PathLike[str],
+    mode: Literal["new", "append", "overwrite"] = "new",
+    **options: Any,
+) -> Any:
+    """Returns the :class:`ray.data.Datasink` that :func:`write` uses."""
+    # Training needs no Ray Data, which needs more packages.
+    from ray.data import Datasink
+    from ray.data.block import BlockAccessor
+
+    out, fit = Path(out).absolute(), Path(fit).absolute()
+    options = {"threads": 1, **options}
+    # Rows that are appended twice are two jobs, but a task that is repeated belongs to one.
+    job = uuid.uuid4().hex[:12]
+
+    def tables(blocks: Any) -> Iterator[Any]:
+        accessors = (BlockAccessor.for_block(block) for block in blocks)
+        yield from (accessor.to_arrow() for accessor in accessors if accessor.num_rows())
+
+    class RankineDatasink(Datasink):  # type: ignore
+        def write(self, blocks: Any, ctx: Any) -> tuple[int, str | None]:
+            shard = rankine.encode(tables(blocks), fit, out, name=f"{job}-{ctx.task_idx:05}", **options)
+            return ctx.task_idx, None if shard is None else shard["dataset"]
+
+        def on_write_complete(self, write_result: Any) -> None:
+            shards = [shard for _, shard in sorted(write_result.write_returns) if shard is not None]
+            if shards or mode != "append":
+                rankine.commit(shards, out, mode=mode)
+
+    return RankineDatasink()
 
 
 def train(
