@@ -185,9 +185,14 @@ fn datasets() {
     let _alone = alone();
     let place = Place::new();
     let dir = dataset(&place);
-    for file in
-        ["dataset.json", "train/index.bin", "train/00000.blocks", "statistics.bin", "vocabulary/C1.tsv"]
-    {
+    for file in [
+        "dataset.json",
+        "train/index.bin",
+        "train/00000.blocks",
+        "statistics.bin",
+        "vocabulary/C1.tsv",
+        "popularity.bin",
+    ] {
         read_variants(file, &dir.join(file), file == "dataset.json", || read_dataset(&dir));
     }
 }

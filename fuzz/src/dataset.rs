@@ -1,9 +1,11 @@
-//! A dataset: its manifest, the index and the blocks of its training part, its statistics, a vocabulary.
+//! A dataset: its manifest, the index and the blocks of its training part, its statistics, a vocabulary, and how often
+//! each row is looked up.
 
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use rankine_base::sealed::Checksum;
 use rankine_reader::convert::{ConvertOptions, SchemaFile, convert_csv};
 use rankine_reader::dataset::Manifest;
 use rankine_reader::io::{IoMode, IoOptions};
@@ -28,6 +30,7 @@ const INDEX: &str = "train/index.bin";
 const BLOCKS: &str = "train/00000.blocks";
 const STATISTICS: &str = "statistics.bin";
 const VOCABULARY: &str = "vocabulary/user.tsv";
+const POPULARITY: &str = "popularity.bin";
 
 impl Reader for Dataset {
     const NAME: &'static str = "dataset";
@@ -41,10 +44,11 @@ impl Reader for Dataset {
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
-        let [manifest, index, blocks, statistics, vocabulary] = sections::split(bytes);
+        let [manifest, index, blocks, statistics, vocabulary, popularity] = sections::split(bytes);
         let mut manifest: Value = serde_json::from_slice(manifest).map_err(error_text)?;
         let schema = serde_json::from_value(manifest["schema"].clone());
-        let blocks = block::valid_block(blocks, schema.map_or(0, |schema| Manifest::tag(&schema)));
+        let tag = schema.map_or(0, |schema| Manifest::tag(&schema));
+        let blocks = block::valid_block(blocks, tag);
         let mut index = index.to_vec();
         if index.len() >= 16 && !blocks.is_empty() {
             index[..4].copy_from_slice(&(blocks.len() as u32).to_le_bytes());
@@ -58,6 +62,8 @@ impl Reader for Dataset {
             set_checksum(&mut manifest, "/files", name, bytes);
             fs::write(self.dir.join(name), bytes).unwrap();
         }
+        let popularity = sealed_popularity(popularity, tag, Checksum::of(&index).0);
+        fs::write(self.dir.join(POPULARITY), popularity).unwrap();
         fs::write(self.dir.join(MANIFEST), self.seal.seal(&manifest)).unwrap();
         read_dataset(&self.dir)
     }
@@ -66,14 +72,48 @@ impl Reader for Dataset {
         let folder = TempFolder::new();
         let dir = small(&folder);
         let file = |name| fs::read(dir.join(name)).unwrap();
-        let (blocks, files) = (file(BLOCKS), [INDEX, STATISTICS, VOCABULARY].map(file));
+        let (blocks, files) = (file(BLOCKS), [INDEX, STATISTICS, VOCABULARY, POPULARITY].map(file));
         // Statistics end with buckets, most of which are empty but cannot be omitted.
-        let [index, statistics, vocabulary] = &files;
+        let [index, statistics, vocabulary, popularity] = &files;
         let mut manifest = self.manifest.clone();
         set(&mut manifest, "/origin/converted/files", vec!["rows.csv"]);
         let manifest = compact(&manifest);
-        vec![("whole", sections::join(&[&manifest, index, block::trimmed(&blocks), statistics, vocabulary]))]
+        let blocks = block::trimmed(&blocks);
+        vec![("whole", sections::join(&[&manifest, index, blocks, statistics, vocabulary, popularity]))]
     }
+}
+
+/// Returns the file with valid checksums of its head and of each table's codes, as a dataset has it.
+fn sealed_popularity(bytes: &[u8], tag: u64, index_xxh3: u64) -> Vec<u8> {
+    let mut sealed = bytes.to_vec();
+    let field = |bytes: &[u8], at: usize| {
+        Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().expect("eight bytes")))
+    };
+    let set =
+        |bytes: &mut Vec<u8>, at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    let Some(head_bytes) =
+        field(bytes, 32).map(|len| len as usize).filter(|len| (56..=bytes.len()).contains(len))
+    else {
+        return sealed;
+    };
+    let (mut table, mut codes) = (56, head_bytes);
+    while table + 40 <= head_bytes
+        && let (Some(len), Some(classes)) = (field(bytes, table + 16), field(bytes, table + 32))
+        && let Some(of_table) = codes.checked_add(len as usize).and_then(|end| bytes.get(codes..end))
+    {
+        set(&mut sealed, table + 24, Checksum::of(of_table).0);
+        codes += len as usize;
+        let Some(next) = (classes as usize).checked_mul(24).and_then(|len| len.checked_add(table + 40))
+        else {
+            break;
+        };
+        table = next;
+    }
+    set(&mut sealed, 16, tag);
+    set(&mut sealed, 24, index_xxh3);
+    let checksum = Checksum::of(&[&sealed[..40], &sealed[48..head_bytes]].concat()).0;
+    set(&mut sealed, 40, checksum);
+    sealed
 }
 
 /// Converts a dataset of few rows with columns of every kind from CSV into the folder `data`.
@@ -99,6 +139,11 @@ pub fn read_dataset(dir: &Path) -> Result<(), String> {
     let dataset = reader::Dataset::open(dir).map_err(error_text)?;
     stream_dataset(&dataset)?;
     dataset.statistics().map_err(error_text)?;
+    dataset.popularity_classes().map_err(error_text)?;
+    for column in 0..dataset.schema().categorical.len() {
+        let popularity = dataset.popularity(column).map_err(error_text)?;
+        popularity.map(|of| of.hottest(10));
+    }
     for column in &dataset.schema().categorical {
         let name = reader::vocabulary::file_name(&column.name);
         if dataset.files().iter().any(|file| file.name == name) {

@@ -12,7 +12,7 @@ use crate::dataset::{
 };
 use crate::schema::{Label, VocabularyKind};
 use crate::statistics;
-use crate::write::write_file;
+use crate::write::{write_file, write_popularity};
 
 /// Opens datasets, collections among them, as one: its parts have the samples of all, in this order.
 ///
@@ -41,6 +41,9 @@ pub fn merge<P: AsRef<Path>>(dirs: &[P], out: &Path) -> Result<Dataset> {
     let partial = PartialDir::create(out)?;
     let statistics = statistics::to_bytes(&folders.statistics()?);
     let statistics = write_file(partial.path(), statistics::FILE_NAME, &statistics)?;
+    if let Some(popularity) = folders.popularities()? {
+        write_popularity(partial.path(), &folders.manifest, &popularity)?;
+    }
     let collection = Collection::of(&folders, &target, statistics)?;
     write_file(partial.path(), COLLECTION_NAME, collection.to_json().as_bytes())?;
     partial.publish()?;

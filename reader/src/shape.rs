@@ -176,7 +176,7 @@ impl Shape {
     }
 }
 
-/// Counting frequencies takes eight bytes per row, so this bounds memory to 32 GiB per table.
+/// Counting frequencies takes nine bytes per row, so this bounds memory to 36 GiB per table.
 const MAX_ROWS: u64 = 1 << 32;
 /// Each dense column has a name, and so takes memory although no line of the file describes it.
 const MAX_DENSE: usize = 1 << 16;

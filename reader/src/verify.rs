@@ -90,8 +90,8 @@ impl VerifyReport {
 }
 
 /// Reads and checks everything: the index of each part, each block (its checksum, its entry in the index, every id
-/// and bag), the sums of labels in the manifest, the sums of statistics in a collection, and the files outside the
-/// parts. `threads` threads check while one reads.
+/// and bag), the sums of labels in the manifest, the sums of statistics in a collection, the files outside the
+/// parts, and the popularity in the dataset's folder. `threads` threads check while one reads.
 ///
 /// # Errors
 /// [`Error::Refused`] if checking cannot start. Damages are not errors; the report lists them.
@@ -122,6 +122,10 @@ pub fn verify_watched(
     {
         report.add(&error);
     }
+    match dataset.verify_popularity() {
+        Ok(found) => report.files += usize::from(found),
+        Err(error) => report.add(&error),
+    }
     for part in dataset.parts() {
         let part = match dataset.part(part) {
             Ok(part) => Arc::new(part),
@@ -131,7 +135,7 @@ pub fn verify_watched(
             }
         };
         let before = report.damages_found();
-        let found = verify_part(&part, threads, &mut report, at)?;
+        let found = verify_part(&part, threads, &mut report, &|_| (), at)?;
         let positives: Vec<u64> = found.iter().map(|counts| counts.positive).collect();
         let missing: Vec<u64> = found.iter().map(|counts| counts.missing).collect();
         let listed = dataset.manifest().and_then(|manifest| manifest.parts.get(&part.part));
@@ -171,11 +175,30 @@ struct CheckedBlock {
     labels: Result<Vec<LabelCounts>>,
 }
 
-/// Checks the blocks of a part; returns the counts of its labels, one entry per label column.
+/// Reads and checks every block of the training part, and calls `each` with the samples of each block, on any of
+/// `threads` threads. Calls `at` with the bytes read so far.
+///
+/// # Errors
+/// As [`verify`]; [`Error::Damaged`] with the first damage.
+pub(crate) fn each_block(
+    dataset: &Dataset,
+    threads: NonZeroUsize,
+    each: &(dyn Fn(&Samples) + Sync),
+    at: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let mut report = VerifyReport::default();
+    verify_part(&Arc::new(dataset.stored_part(Part::Train)?), threads, &mut report, each, at)?;
+    let first = report.damages.into_iter().next();
+    first.map_or(Ok(()), |Damage { what, .. }| Err(Error::damaged(dataset.dir(), None, what)))
+}
+
+/// Checks the blocks of a part, and calls `each` with the samples of each; returns the counts of its labels, one entry
+/// per label column.
 fn verify_part(
     part: &Arc<DatasetPart>,
     threads: NonZeroUsize,
     report: &mut VerifyReport,
+    each: &(dyn Fn(&Samples) + Sync),
     at: &mut dyn FnMut(u64),
 ) -> Result<Vec<LabelCounts>> {
     let before: u64 = report.parts.iter().map(|part| part.bytes).sum();
@@ -192,7 +215,7 @@ fn verify_part(
         let mut reads = Reads::open(part.read_files(), requests, ring, &io)?;
         let source = (first..).zip(&mut reads).map(Ok);
         let work = |(index, slab): (usize, Result<Slab>)| {
-            let labels = slab.and_then(|slab| verify_block(part, index, &slab, &spare));
+            let labels = slab.and_then(|slab| verify_block(part, index, &slab, &spare, each));
             Ok(CheckedBlock { index, labels })
         };
         ordered_map(threads, &Stop::default(), source, work, |checked| -> Result<()> {
@@ -229,6 +252,7 @@ fn verify_block(
     index: usize,
     bytes: &[u8],
     spare: &Mutex<Vec<Samples>>,
+    each: &dyn Fn(&Samples),
 ) -> Result<Vec<LabelCounts>> {
     let location = part.blocks[index];
     let path: &Path = &part.files[location.file as usize];
@@ -251,6 +275,7 @@ fn verify_block(
             .and_then(|layout| layout.with_bytes(bytes).decode_into(&part.schema, &mut samples))
             .map_err(|what| Error::damaged(path, location.offset, what))?,
     }
+    each(&samples);
     let counts = samples.labels.iter().map(|labels| LabelCounts::of(labels)).collect();
     lock().push(samples);
     Ok(counts)
@@ -277,7 +302,7 @@ mod tests {
         let dataset = tests::dataset(1000, 64);
         let report = check(&dataset.dir());
         assert!(report.is_whole(), "{report:?}");
-        assert_eq!(report.files, 1);
+        assert_eq!(report.files, 2, "statistics and popularity");
         let counts: Vec<_> = report.parts.iter().map(|part| (part.part, part.blocks, part.samples)).collect();
         assert_eq!(counts, [(Part::Train, 16, 1000), (Part::Eval, 2, 100)]);
         let bytes = fs::metadata(dataset.dir().join("train/00000.blocks")).unwrap().len();
@@ -405,7 +430,7 @@ mod tests {
         });
         let read: Vec<_> = report.parts.iter().map(|part| (part.part, part.blocks, part.samples)).collect();
         assert_eq!(read, [(Part::Train, 20, 0), (Part::Eval, 5, 0)]);
-        assert_eq!((report.damages.len(), report.damages_more), (DAMAGES_MAX, 1 + 5));
+        assert_eq!((report.damages.len(), report.damages_more), (DAMAGES_MAX, 1 + 1 + 5));
         assert!(report.damages.iter().all(|damage| damage.what.contains("Input/output error")));
         let offsets: Vec<_> = report.damages.iter().map(|damage| damage.what.clone()).collect();
         let distinct: std::collections::BTreeSet<_> = offsets.iter().collect();

@@ -18,6 +18,7 @@ use crate::dataset::{self, BlocksFile, FileManifest, MANIFEST_NAME, Manifest, Pa
 use crate::ordered::ordered_map;
 use crate::origin::Origin;
 use crate::part::Part;
+use crate::popularity::{self, Popularity};
 use crate::samples::{LabelCounts, Samples};
 use crate::schema::Schema;
 use crate::statistics::{self, TableCounter, TableStatistics};
@@ -25,7 +26,7 @@ use crate::statistics::{self, TableCounter, TableStatistics};
 /// After reaching this length, a file of blocks is closed and the next one is started.
 const FILE_BYTES: u64 = 1 << 30;
 
-/// Threads that sort the statistics of tables, each of which takes up to 32 MiB.
+/// Threads that sort the statistics of tables, each of which takes up to 32 MiB, and make codes of their counts.
 const STATISTICS_THREADS: NonZeroUsize = NonZeroUsize::new(4).expect("it is not 0");
 
 /// Writes a whole file durably and returns its manifest entry. `name` is the path below `dir`, with forward slashes;
@@ -144,7 +145,7 @@ pub struct DatasetWriter<'a> {
     encoder: Arc<BlockEncoder>,
     parts: BTreeMap<Part, PartWriter>,
     files: Vec<FileManifest>,
-    /// Statistics to which those of these samples are added, one per categorical column; none if there are none.
+    /// Earlier statistics to which the counts of these samples are added, one per categorical column; may be empty.
     earlier_statistics: Vec<TableStatistics>,
     /// See [`FILE_BYTES`].
     file_bytes: u64,
@@ -203,10 +204,16 @@ impl<'a> DatasetWriter<'a> {
         encoder.counters[column] = TableCounter::known(counts);
     }
 
-    /// Sets the statistics of an old dataset, one per categorical column, to which those of this one are added. Known
-    /// counts must already be the sums.
-    pub(crate) fn set_earlier_statistics(&mut self, statistics: Vec<TableStatistics>) {
+    /// Sets the statistics of an old dataset, one per categorical column, to which this one's are added. Known
+    /// counts must already be the sums. Must be called before [`DatasetWriter::encoder`].
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if there is not enough memory to count the rows of this dataset besides.
+    pub(crate) fn set_earlier_statistics(&mut self, statistics: Vec<TableStatistics>) -> Result<()> {
+        let encoder = Arc::get_mut(&mut self.encoder).expect("the encoder is not shared yet");
+        encoder.counters.iter_mut().try_for_each(TableCounter::count_own)?;
         self.earlier_statistics = statistics;
+        Ok(())
     }
 
     /// Returns the encoder, which packs blocks on any thread.
@@ -309,14 +316,23 @@ impl<'a> DatasetWriter<'a> {
         if self.parts.is_empty() {
             return Err(Error::setting("samples", "no samples: a dataset needs at least one"));
         }
-        let mut statistics = Vec::new();
+        let (mut statistics, mut popularity) = (Vec::new(), Vec::new());
         let counters = self.encoder.counters.iter().zip(0..).map(Ok);
         let earlier = &self.earlier_statistics;
-        let add_up = |(counter, column): (&TableCounter, usize)| Ok(counter.added_to(earlier.get(column)));
-        ordered_map(STATISTICS_THREADS, &Stop::default(), counters, add_up, |table| -> Result<()> {
-            statistics.push(table);
-            Ok(())
-        })?;
+        let add_up = |(counter, column): (&TableCounter, usize)| {
+            Ok((counter.popularity()?, counter.added_to(earlier.get(column))))
+        };
+        ordered_map(
+            STATISTICS_THREADS,
+            &Stop::default(),
+            counters,
+            add_up,
+            |(codes, table)| -> Result<()> {
+                popularity.push(codes);
+                statistics.push(table);
+                Ok(())
+            },
+        )?;
         let dir = self.dir.path();
         self.files.push(write_file(dir, statistics::FILE_NAME, &statistics::to_bytes(&statistics))?);
         let mut parts = BTreeMap::new();
@@ -325,9 +341,22 @@ impl<'a> DatasetWriter<'a> {
         }
         let (schema, block_samples) = (self.encoder.schema.clone(), self.encoder.block_samples);
         let manifest = Manifest { schema, block_samples, parts, files: self.files, origin };
+        write_popularity(dir, &manifest, &popularity)?;
         write_file(dir, MANIFEST_NAME, manifest.to_json().as_bytes())?;
         Ok(manifest)
     }
+}
+
+/// Writes the popularity of all columns of a dataset or a collection into its folder, if it has a training part. The
+/// manifest does not list the file.
+///
+/// # Errors
+/// [`Error::Io`], also if the file already exists.
+pub(crate) fn write_popularity(dir: &Path, manifest: &Manifest, tables: &[Popularity]) -> Result<()> {
+    let Some(counted) = manifest.counted() else { return Ok(()) };
+    let mut file = CheckedFile::create(dir, popularity::FILE_NAME)?;
+    popularity::write(counted, tables, |bytes| file.write(bytes))?;
+    file.finish().map(drop)
 }
 
 impl PartWriter {

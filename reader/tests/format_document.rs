@@ -49,8 +49,11 @@ enum Record {
     Descriptor,
     Statistics,
     Table,
+    Popularity,
+    CodedTable,
+    CodeClass,
 }
-use Record::{Descriptor, Header, IndexEntry, Statistics, Table};
+use Record::{CodeClass, CodedTable, Descriptor, Header, IndexEntry, Popularity, Statistics, Table};
 
 impl Fields {
     /// Reads the document's tables and checks that each has no gap and the length that the document states.
@@ -62,6 +65,9 @@ impl Fields {
             (Descriptor, constants["DESCRIPTOR_BYTES"]),
             (Statistics, 24),
             (Table, 32),
+            (Popularity, 56),
+            (CodedTable, 40),
+            (CodeClass, 24),
         ]
         .into_iter();
         let mut fields = BTreeMap::new();
@@ -395,6 +401,66 @@ fn check_statistics(dir: &Path, content: &Value, train: &[Sample], fields: &Fiel
     assert!(rest.is_empty());
 }
 
+/// Returns the code of a count as the document defines it.
+fn code_of(count: u64) -> u64 {
+    match count {
+        0..16 => count,
+        count if count >= 15 << 30 => 255,
+        count => {
+            let e = (count as f64).log2().floor() as i32;
+            8 * (e as u64 - 2) + (count as f64 / 2f64.powi(e - 3)).floor() as u64 % 8
+        }
+    }
+}
+
+/// Counts the training part again and compares `popularity.bin`.
+fn check_popularity(dir: &Path, content: &Value, tag: u64, train: &[Sample], fields: &Fields) {
+    let bytes = fs::read(dir.join("popularity.bin")).unwrap();
+    assert!(content["files"].as_array().unwrap().iter().all(|file| file["name"] != "popularity.bin"));
+    assert_eq!(fields.bytes(&bytes, Popularity, "popularity_magic"), b"RKNPOPUL");
+    let columns = content["schema"]["categorical"].as_array().unwrap();
+    let names = ["popularity_version", "counted_tag", "counted_index", "coded_tables"];
+    let index = checksum(&content["parts"]["train"]["index_xxh3"]);
+    let version = constants()["POPULARITY_VERSION"] as u64;
+    let expected = [version, tag, index, columns.len() as u64];
+    assert_eq!(names.map(|name| fields.get(&bytes, Popularity, name)), expected);
+    let (head, mut codes) = bytes.split_at(fields.get(&bytes, Popularity, "head_bytes") as usize);
+    let sum = xxh3_64(&[&head[..40], &head[48..]].concat());
+    assert_eq!(fields.get(head, Popularity, "head_checksum"), sum);
+    let mut head = &head[56..];
+    for (column, of) in columns.iter().enumerate() {
+        let mut counts = vec![0_u64; of["rows"].as_u64().unwrap() as usize];
+        train.iter().flat_map(|sample| &sample.bags[column]).for_each(|&id| counts[id as usize] += 1);
+        let get = |name| fields.get(head, CodedTable, name);
+        assert_eq!(get("coded_rows"), counts.len() as u64);
+        let (own, rest) = codes.split_at(get("codes_bytes") as usize);
+        codes = rest;
+        assert_eq!(get("codes_checksum"), xxh3_64(own));
+        let own: Vec<u64> = match get("codes_kind") {
+            0 => own.iter().map(|&code| code.into()).collect(),
+            _ => {
+                let runs = own.chunks_exact(8).map(little_endian);
+                runs.flat_map(|run| vec![run & 255; (run >> 8) as usize]).collect()
+            }
+        };
+        assert!(own.iter().copied().eq(counts.iter().map(|&count| code_of(count))));
+        let classes = get("classes") as usize;
+        head = &head[40..];
+        let mut expected = BTreeMap::<u64, [u64; 2]>::new();
+        for &count in &counts {
+            let [rows, lookups] = expected.entry(code_of(count)).or_default();
+            (*rows, *lookups) = (*rows + 1, *lookups + count);
+        }
+        assert_eq!(classes, expected.len());
+        for (code, [rows, lookups]) in expected {
+            let names = ["code", "code_rows", "code_lookups"];
+            assert_eq!(names.map(|name| fields.get(head, CodeClass, name)), [code, rows, lookups]);
+            head = &head[24..];
+        }
+    }
+    assert!(head.is_empty() && codes.is_empty());
+}
+
 // The comparison with the crate.
 
 fn samples_of(samples: &Samples) -> Vec<Sample> {
@@ -445,6 +511,7 @@ fn check(dir: &Path) -> u64 {
         if part == Part::Train {
             train_blocks = blocks;
             check_statistics(dir, &content, &samples, &fields);
+            check_popularity(dir, &content, tag, &samples, &fields);
         }
     }
     train_blocks

@@ -56,7 +56,7 @@ fn shards_train_to_the_bits_of_one_folder() {
     let mut files: Vec<_> =
         fs::read_dir(place.path("all")).unwrap().map(|file| file.unwrap().file_name()).collect();
     files.sort();
-    assert_eq!(files, ["collection.json", "statistics.bin"]);
+    assert_eq!(files, ["collection.json", "popularity.bin", "statistics.bin"]);
     // A collection of a collection has its shards.
     merge(&place, &["a", "b"], "ab").with(SUCCESS);
     let nested = merge(&place, &["ab", "c"], "nested").with(SUCCESS);

@@ -141,9 +141,14 @@ fn threads_memory_and_compression_do_not_change_a_byte() {
         tree(&place.path(out))
     };
     let one = converted("one", &["--threads", "1"]);
-    for name in
-        ["dataset.json", "conversion.json", "statistics.bin", "vocabulary/C26.tsv", "eval/00000.blocks"]
-    {
+    for name in [
+        "dataset.json",
+        "conversion.json",
+        "statistics.bin",
+        "popularity.bin",
+        "vocabulary/C26.tsv",
+        "eval/00000.blocks",
+    ] {
         assert!(one.contains_key(name), "{name} of {:?}", one.keys());
     }
     assert!(converted("two", &["--threads", "2"]) == one, "2 threads write other bytes than 1");
@@ -399,9 +404,9 @@ fn tables_too_large_to_count_in_memory_are_refused() {
         .output()
         .unwrap();
     let stderr = String::from_utf8(ended.stderr).unwrap();
-    // 26 tables of 2^32 rows of 8 bytes.
+    // 26 tables of 2^32 rows of 9 bytes.
     assert!(
-        stderr.contains("832 GiB for these tables") && stderr.contains("reduce the tables' rows"),
+        stderr.contains("936 GiB for these tables") && stderr.contains("reduce the tables' rows"),
         "{stderr}"
     );
     assert_eq!(ended.status.code(), Some(USAGE));
@@ -561,15 +566,21 @@ fn an_inspection_counts_the_rows() {
         }
         frequent
     };
+    let serving = |rows: [u64; 3]| {
+        let serving = |(share, rows)| serde_json::json!({ "share": share, "rows": rows });
+        std::iter::zip([0.5, 0.9, 0.99], rows).map(serving).collect::<Vec<_>>()
+    };
     let c = serde_json::json!({
         "name": "c", "rows": 2, "hotness": { "fixed": 1 }, "vocabulary": { "kind": "exact", "min_count": 2 },
         "lookups": 4, "distinct_rows": 2, "hotness_mean": 1.0, "top_1_percent_share": 0.5,
+        "rows_serving": serving([1, 2, 2]), "all_rows_counted": true,
         "most_frequent": [row(0, Some("\\*"), 2, 4.0), row(1, Some("x"), 2, 4.0)],
     });
     // The most frequent hundredth of 250 rows is three rows.
     let d = serde_json::json!({
         "name": "d", "rows": 250, "hotness": { "ragged": { "max": 3 } }, "vocabulary": { "kind": "identity" },
         "lookups": 8, "distinct_rows": 3, "hotness_mean": 2.0, "top_1_percent_share": 1.0,
+        "rows_serving": serving([1, 3, 3]), "all_rows_counted": true,
         "most_frequent": [row(9, None, 5, 8.0), row(8, None, 2, 8.0), row(7, None, 1, 8.0)],
     });
     assert_eq!(inspected["tables"], serde_json::json!([c, d]));
@@ -580,7 +591,7 @@ fn an_inspection_counts_the_rows() {
         "  eval   1 sample, label rate 0.0000, undefined (1 missing), ",
         "  columns: 2 label, 0 dense (f32), 2 categorical\n",
         "\\* 50.0%, x 50.0%\n",
-        "     2.00  100.0%  9 62.5%, 8 25.0%, 7 12.5%\n",
+        "     2.00  100.0%        1    3    3  9 62.5%, 8 25.0%, 7 12.5%\n",
     ] {
         assert!(reported.contains(words), "`{words}` is not in:\n{reported}");
     }

@@ -38,6 +38,7 @@ mod notes;
 mod one_class;
 mod outputs;
 mod plan;
+mod popularity;
 mod predict;
 mod ranks;
 mod rate;

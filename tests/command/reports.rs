@@ -422,6 +422,19 @@ fn a_plan_is_printed_in_full() {
         size(available),
         needed as f64 / available as f64 * 100.0
     );
+    expected += "\nhottest rows of all tables with optimizer state, and what a batch misses of its distinct rows\n\
+         of all bytes  rows  bytes  look-ups  missed rows  missed bytes\n";
+    for hottest in list(&json, "/hottest") {
+        expected += &format!(
+            "{:.1}%  {}  {}  {:.1}%  {}  {}\n",
+            number(hottest, "/share") * 100.0,
+            many(number(hottest, "/rows")),
+            size(whole(hottest, "/bytes")),
+            number(hottest, "/lookup_share") * 100.0,
+            many(number(hottest, "/missed_rows")),
+            size(number(hottest, "/missed_bytes").round() as u64)
+        );
+    }
     expected += "\ntraffic per step, over all ranks\n";
     for (name, key) in [("within nodes ", "within_nodes"), ("between nodes", "between_nodes")] {
         let of = |what: &str| whole(&json, &format!("/traffic/{key}/{what}"));

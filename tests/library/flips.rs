@@ -44,7 +44,7 @@ fn verify_dataset(dir: &Path) -> Result<(), String> {
     report.damages.first().map_or(Ok(()), |damage| Err(damage.what.clone()))
 }
 
-/// A converted dataset with vocabularies, statistics and both parts.
+/// A converted dataset with vocabularies, statistics, popularity and both parts.
 fn converted(place: &Place) -> String {
     let (log, out) = (place.file("log.tsv", criteo_rows(400, 5).join("\n")), place.word("data"));
     let args =
@@ -60,7 +60,7 @@ fn in_a_dataset() {
     let mut files = files_below(&dir);
     // A report for people, which the program does not read.
     files.retain(|file| !file.ends_with("conversion.json"));
-    assert_eq!(files.len(), 26 + 6, "{files:?}");
+    assert_eq!(files.len(), 26 + 7, "{files:?}");
     every_flip_is_found(&files, || verify_dataset(&dir));
 }
 

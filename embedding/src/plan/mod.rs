@@ -3,13 +3,14 @@
 //!
 //! [`plan`] takes the tables with their frequencies, the ranks and a [`Machine`], and chooses for every table the
 //! placement with which the predicted iteration is the shortest and every rank has enough memory. `cost` predicts the
-//! cost of a placement for each rank, `search` chooses among placements, `report` gives the reasons. The formulas are
-//! in `docs/guide/planning.md`. Nothing here depends on datasets or models, draws random numbers or measures time:
-//! the same input gives the same plan on every machine.
+//! cost of a placement for each rank, `search` chooses among placements, `report` gives the reasons. `hottest` says
+//! how many look-ups the hottest rows serve. The formulas are in `docs/guide/planning.md`. Nothing here depends on
+//! datasets or models, draws random numbers or measures time: the same input gives the same plan on every machine.
 
 mod choice;
 mod cost;
 mod error;
+mod hottest;
 mod input;
 mod machine;
 mod report;
@@ -18,6 +19,7 @@ mod search;
 mod tests;
 
 pub use error::{MemoryShortage, PlanError};
+pub use hottest::{HottestInput, HottestRows, RowBudget, hottest};
 pub use input::{NonTableLoad, NonTableMemory, PlanInput, TableInput};
 pub use machine::{FrequentSums, LinkSpeed, Machine};
 pub use report::{

@@ -7,7 +7,11 @@ use std::fmt::{self, Display};
 
 use bytesize::ByteSize;
 use rankine_base::did_you_mean;
-use rankine_embedding::plan::{Alternative, Machine, NonTableMemory, PlanReport, TableReport};
+use rankine_base::size::parse_size;
+use rankine_embedding::frequency::TableFrequencies;
+use rankine_embedding::plan::{
+    Alternative, HottestRows, Machine, NonTableMemory, PlanReport, RowBudget, TableReport,
+};
 use rankine_embedding::{Exchange, Placement};
 use rankine_engine::build;
 use rankine_engine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
@@ -32,6 +36,7 @@ Examples:
   rankine plan configs/mlperf-dlrm.toml --ranks 8 --machine h200
   rankine plan job.toml --ranks 16 --nodes 2 --machine h200 --batch 65536 --explain C1
   rankine plan job.toml --ranks 8 --machine h200 --sweep-nodes 1,2,4,8,16
+  rankine plan job.toml --hottest 5%,9.6GB
   rankine plan job.toml --ranks 4 --json | jq '.tables[] | {name, placement, exchange}'")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -56,7 +61,7 @@ pub(crate) struct Args {
     machine: Option<String>,
 
     /// Memory per rank, such as 80GiB [default: that of the machine]
-    #[arg(long, value_name = "SIZE", value_parser = rankine_base::size::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
 
     /// Number of samples, drawn from the whole dataset, to estimate frequencies from [default:
@@ -71,6 +76,12 @@ pub(crate) struct Args {
     /// Show a table's alternatives and what they would cost
     #[arg(long, value_name = "TABLE")]
     explain: Option<String>,
+
+    /// Show how many look-ups the hottest rows serve that fit into these amounts of memory: shares of the bytes of all
+    /// rows, such as 5%, or sizes, such as 9.6GB
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = row_budget)]
+    #[arg(default_value = "1%,5%,10%,25%,50%")]
+    hottest: Vec<RowBudget>,
 
     /// Plan for each of these numbers of nodes, with the same number of ranks per node and of samples per rank
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = arguments::ranks)]
@@ -105,8 +116,9 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
         error => CommandError::from(error),
     };
-    let (planning, origin, train_bytes) =
-        planning(&job, &args, machine.has_gpus()).map_err(|error| error.unwrap_or_else(train_error))?;
+    let prepared =
+        prepare(&job, &args, machine.has_gpus()).map_err(|error| error.unwrap_or_else(train_error))?;
+    let Prepared { planning, origin, all_rows, train_bytes } = prepared;
     let batch_size = args.batch.map_or(u64::from(job.train.batch_size.get()), Count::get);
     if !args.sweep_nodes.is_empty() {
         let nodes: Vec<_> = args.sweep_nodes.iter().map(|nodes| nodes.get() as usize).collect();
@@ -140,7 +152,9 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         let rank_bytes = bytes.div_ceil(topology.ranks_per_node() as u64);
         CachePlan { rank_bytes, fits: memory.needed_bytes + rank_bytes <= memory.available_bytes }
     });
-    let shown = Report { job: job.name.as_str(), statistics: origin, cache, report: &planned.report };
+    let hottest = planning.hottest(all_rows.as_deref(), &machine, batch_size, &args.hottest);
+    let shown =
+        Report { job: job.name.as_str(), statistics: origin, cache, hottest, report: &planned.report };
     match &args.explain {
         Some(name) => {
             let table = find(&planned.report.tables, name)?;
@@ -220,9 +234,18 @@ impl From<TrainError> for PlanningError {
     }
 }
 
-/// Returns the tables to plan, the origin of their statistics, and the bytes of the training part if GPUs are to keep
-/// it and the dataset exists.
-fn planning(job: &Job, args: &Args, on_gpus: bool) -> Result<(Planning, Origin, Option<u64>), PlanningError> {
+/// The tables to plan.
+struct Prepared {
+    planning: Planning,
+    /// The origin of their statistics.
+    origin: Origin,
+    /// How often all rows of each column's table are looked up, if the dataset counts them.
+    all_rows: Option<Vec<TableFrequencies>>,
+    /// The bytes of the training part, if GPUs are to keep it and the dataset exists.
+    train_bytes: Option<u64>,
+}
+
+fn prepare(job: &Job, args: &Args, on_gpus: bool) -> Result<Prepared, PlanningError> {
     let data = training::find_data(job)?;
     let alpha = job.data.generate().map_or(args.alpha, |generate| generate.alpha).get();
     let (schema, source) = match &data {
@@ -253,6 +276,12 @@ fn planning(job: &Job, args: &Args, on_gpus: bool) -> Result<(Planning, Origin, 
     }
     let statistics = planning::statistics(job, &source).map_err(TrainError::Data)?;
     let origin = statistics.origin;
+    let all_rows = match &data {
+        JobData::Dataset(dataset) => {
+            planning::frequencies_of_all_rows(dataset, &statistics).map_err(TrainError::Data)?
+        }
+        _ => None,
+    };
     let train_bytes = match &data {
         JobData::Dataset(dataset) if job.data.cache == DataCache::Gpu => {
             let part = dataset.part(Part::Train).map_err(TrainError::Data)?;
@@ -260,7 +289,17 @@ fn planning(job: &Job, args: &Args, on_gpus: bool) -> Result<(Planning, Origin, 
         }
         _ => None,
     };
-    Ok((Planning::new(job, &model, statistics), origin, train_bytes))
+    Ok(Prepared { planning: Planning::new(job, &model, statistics), origin, all_rows, train_bytes })
+}
+
+/// Parses `5%` or `9.6GB`.
+fn row_budget(text: &str) -> Result<RowBudget, String> {
+    let Some(percent) = text.strip_suffix('%') else {
+        return parse_size(text).map(RowBudget::Bytes).map_err(|error| error.to_string());
+    };
+    let share = percent.trim().parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
+    let share = share.ok_or_else(|| format!("{text} is not a share from 0% to 100%"))?;
+    Ok(RowBudget::Share(share / 100.0))
 }
 
 fn find<'a>(tables: &'a [TableReport], name: &str) -> Result<&'a TableReport, CommandError> {
@@ -278,6 +317,7 @@ struct Report<'a> {
     statistics: Origin,
     #[serde(skip_serializing_if = "Option::is_none")]
     cache: Option<CachePlan>,
+    hottest: Vec<HottestRows>,
     #[serde(flatten)]
     report: &'a PlanReport,
 }
@@ -396,6 +436,7 @@ impl Display for Report<'_> {
         }
         write!(f, "\n{lines}")?;
         self.fmt_memory(f)?;
+        self.fmt_hottest(f)?;
         self.fmt_traffic(f)?;
         self.fmt_time(f)
     }
@@ -434,6 +475,25 @@ impl Report<'_> {
             ByteSize(memory.needed_bytes),
             ByteSize(memory.available_bytes),
             memory.needed_bytes as f64 / memory.available_bytes as f64 * 100.0
+        )
+    }
+
+    fn fmt_hottest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headings = ["of all bytes", "rows", "bytes", "look-ups", "missed rows", "missed bytes"];
+        let mut lines = TextTable::new(headings, &[]);
+        for hottest in &self.hottest {
+            lines.row([
+                &format_args!("{:.1}%", hottest.share * 100.0),
+                &DecimalCount(hottest.rows as f64),
+                &ByteSize(hottest.bytes),
+                &format_args!("{:.1}%", hottest.lookup_share * 100.0),
+                &DecimalCount(hottest.missed_rows),
+                &ByteSize(hottest.missed_bytes as u64),
+            ]);
+        }
+        write!(
+            f,
+            "\nhottest rows of all tables with optimizer state, and what a batch misses of its distinct rows\n{lines}"
         )
     }
 
@@ -599,5 +659,15 @@ mod tests {
             ["7", "999", "1.0 k", "99.9 k", "100 k", "2.5 M", "2.5 G", "5000 G"]
         );
         assert_eq!(format!("{:>10}", Ms(0.0123456)), " 12.346 ms");
+    }
+
+    #[test]
+    fn budgets_are_shares_or_sizes() {
+        let parsed = ["5%", "0.5 %", "100%", "9.6GB", "1GiB"].map(|text| row_budget(text).unwrap());
+        let shares = [0.05, 0.005, 1.0].map(RowBudget::Share);
+        assert_eq!(parsed, [&shares[..], &[9_600_000_000, 1 << 30].map(RowBudget::Bytes)].concat()[..]);
+        for wrong in ["101%", "-1%", "%", "x%", "NaN%", "rows"] {
+            assert!(row_budget(wrong).is_err(), "{wrong}");
+        }
     }
 }

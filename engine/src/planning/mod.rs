@@ -9,7 +9,9 @@ use std::path::Path;
 use rankine_base::document::Conflict;
 use rankine_base::system;
 use rankine_embedding::frequency::{BagLengths, FrequencyProfile, TableFrequencies};
-use rankine_embedding::plan::{Machine, PlanError, PlanInput, PlanOutcome, TableInput};
+use rankine_embedding::plan::{
+    HottestInput, HottestRows, Machine, PlanError, PlanInput, PlanOutcome, RowBudget, TableInput,
+};
 use rankine_embedding::{EmbeddingPlan, Exchange, Optimizer, Placement, TableSpec};
 use rankine_job as job;
 use rankine_job::Job;
@@ -25,7 +27,7 @@ mod sweep;
 
 pub use machine::{MachineError, parse_machine, read_machine, write_machine};
 pub use rest::rest;
-pub use statistics::{ColumnStatistics, Origin, Source, Statistics, statistics};
+pub use statistics::{ColumnStatistics, Origin, Source, Statistics, frequencies_of_all_rows, statistics};
 pub use sweep::{Sweep, SweepBatch, SweepPoint, sweep};
 
 /// The input of the planner for one model, except for the ranks, the machine and the batch size.
@@ -40,6 +42,8 @@ pub struct Planning {
     requests: Vec<PlacementRequest>,
     lengths: Vec<BagLengths>,
     profiles: Vec<FrequencyProfile>,
+    /// The rows of the table of each profile, and the features that look them up.
+    profiled: Vec<(u64, Vec<usize>)>,
     /// The number of each table's profile. If a column shares its table with no other, its first-order terms have the
     /// profile of that table.
     profile_of: Vec<usize>,
@@ -78,24 +82,16 @@ impl Planning {
         let mut features: Vec<_> = (0..spec.tables.len()).map(of_table).collect();
         let (frequencies, lengths): (Vec<_>, Vec<_>) =
             statistics.columns.into_iter().map(|column| (column.frequencies, column.lengths)).unzip();
-        let profile = |rows, features: &[usize]| {
-            let of_features = features.iter().map(|&feature| frequencies[feature].clone());
-            FrequencyProfile::new(rows, &TableFrequencies::merged(of_features))
-        };
-        let mut profiles: Vec<_> = spec
-            .tables
-            .iter()
-            .zip(&features)
-            .map(|(table, features)| profile(table.rows, features))
-            .collect();
-        let mut profile_of: Vec<_> = (0..profiles.len()).collect();
+        let mut profiled: Vec<_> =
+            std::iter::zip(&spec.tables, &features).map(|(table, of)| (table.rows, of.clone())).collect();
+        let mut profile_of: Vec<_> = (0..profiled.len()).collect();
         for (number, (table, _)) in tables[spec.tables.len()..].iter().enumerate() {
             let shared = spec.features[number].table;
             if features[shared].len() == 1 {
                 profile_of.push(shared);
             } else {
-                profile_of.push(profiles.len());
-                profiles.push(profile(table.rows, &[number]));
+                profile_of.push(profiled.len());
+                profiled.push((table.rows, vec![number]));
             }
             features.push(vec![number]);
         }
@@ -120,7 +116,8 @@ impl Planning {
             tables,
             features,
             lengths,
-            profiles,
+            profiles: profiles(&profiled, &frequencies),
+            profiled,
             profile_of,
             sharded_dense_update: job.device.dense_update == job::DenseUpdate::Sharded,
         }
@@ -154,6 +151,37 @@ impl Planning {
         let tables = (0..self.tables.len()).map(table).collect();
         rankine_embedding::plan::plan(&PlanInput { tables, batch_size, topology, machine, rest })
     }
+
+    /// Returns, for each budget of memory, the hottest rows over all tables, how many look-ups they serve and how many
+    /// rows a batch needs besides. `all_rows` has the frequencies of all rows of each column's table, if they are known
+    /// better than those with which the planning was made.
+    pub fn hottest(
+        &self,
+        all_rows: Option<&[TableFrequencies]>,
+        machine: &Machine,
+        batch_size: u64,
+        budgets: &[RowBudget],
+    ) -> Vec<HottestRows> {
+        let of_all_rows = all_rows.map(|frequencies| profiles(&self.profiled, frequencies));
+        let profiles = of_all_rows.as_ref().unwrap_or(&self.profiles);
+        let tables: Vec<_> = std::iter::zip(&self.tables, &self.profile_of)
+            .map(|((spec, optimizer), &profile)| HottestInput {
+                spec,
+                rule: optimizer.rule,
+                profile: &profiles[profile],
+            })
+            .collect();
+        rankine_embedding::plan::hottest(&tables, machine, batch_size, budgets)
+    }
+}
+
+/// Returns the profile of each table, given its rows and features and the frequencies of each feature.
+fn profiles(profiled: &[(u64, Vec<usize>)], frequencies: &[TableFrequencies]) -> Vec<FrequencyProfile> {
+    let profile = |(rows, features): &(u64, Vec<usize>)| {
+        let of_features = features.iter().map(|&feature| frequencies[feature].clone());
+        FrequencyProfile::new(*rows, &TableFrequencies::merged(of_features))
+    };
+    profiled.iter().map(profile).collect()
 }
 
 /// Reads the machine that a job names in `device.machine`.

@@ -4,12 +4,12 @@
 use rankine_embedding::frequency::{BagLengths, CountClass, FrequencySketch, TableFrequencies};
 use rankine_reader::generate::PowerLaw;
 use rankine_reader::schema::{Categorical, Hotness};
-use rankine_reader::statistics::TableStatistics;
+use rankine_reader::statistics::{RowFrequencies, TableStatistics};
 use rankine_reader::stream::{BatchStream, Order, StreamOptions};
 use rankine_reader::{Dataset, Part, Schema};
 use serde::Serialize;
 
-use rankine_job::Job;
+use rankine_job::{Count, Job};
 
 /// Where statistics come from.
 #[derive(Debug)]
@@ -109,13 +109,70 @@ fn counted(job: &Job, dataset: &Dataset) -> rankine_base::Result<Statistics> {
     } else {
         columns.iter().map(lengths_of).collect()
     };
-    let of_columns = dataset.statistics()?.into_iter().zip(lengths);
-    let of_columns = of_columns
-        .map(|(statistics, lengths)| ColumnStatistics { frequencies: frequencies(statistics), lengths });
+    let mut of_columns = Vec::new();
+    for (number, (statistics, lengths)) in dataset.statistics()?.into_iter().zip(lengths).enumerate() {
+        let frequencies = with_frequent_rows(job, dataset, number, statistics)?;
+        of_columns.push(ColumnStatistics { frequencies, lengths });
+    }
     // Buckets are not counted; their tables are small, and quantiles are looked up about equally often.
-    let buckets = dataset.schema().bucket_columns().iter().map(|column| law(column, 0.0));
+    of_columns.extend(dataset.schema().bucket_columns().iter().map(|column| law(column, 0.0)));
     let samples = dataset.samples(Part::Train);
-    Ok(Statistics { origin: Origin::Dataset { samples }, columns: of_columns.chain(buckets).collect() })
+    Ok(Statistics { origin: Origin::Dataset { samples }, columns: of_columns })
+}
+
+/// Returns the frequencies of a column. If the job asks for more frequent rows than the statistics list, the popularity
+/// of all rows, if there is one, lists the others.
+fn with_frequent_rows(
+    job: &Job,
+    dataset: &Dataset,
+    number: usize,
+    statistics: TableStatistics,
+) -> rankine_base::Result<TableFrequencies> {
+    let own = job.table_of(&dataset.schema().categorical[number].name).and_then(|(_, own)| own.frequent_rows);
+    let rows = own.or(job.embedding.frequent_rows).map_or(0, Count::get);
+    if rows > statistics.head.len() as u64
+        && statistics.tail.iter().any(|bucket| bucket.rows > 0)
+        && let Some(popularity) = dataset.popularity(number)?
+    {
+        let mut known = RowFrequencies::new(&statistics, Some(popularity.classes()));
+        known.list(&popularity, rows);
+        if !known.head.is_empty() {
+            return Ok(of_all_rows(&statistics, known));
+        }
+    }
+    Ok(frequencies(statistics))
+}
+
+/// Returns how often all rows of each column's table are looked up, as far as the dataset counts them all; `None` if it
+/// does not, or its own counts are not used: `statistics` then knows as much.
+///
+/// # Errors
+/// If the dataset cannot be read.
+pub fn frequencies_of_all_rows(
+    dataset: &Dataset,
+    statistics: &Statistics,
+) -> rankine_base::Result<Option<Vec<TableFrequencies>>> {
+    let Origin::Dataset { .. } = statistics.origin else { return Ok(None) };
+    let Some(classes) = dataset.popularity_classes()? else { return Ok(None) };
+    let counted = dataset.statistics()?;
+    let known = std::iter::zip(&counted, &classes)
+        .map(|(counted, classes)| of_all_rows(counted, RowFrequencies::new(counted, Some(classes))));
+    let buckets = statistics.columns.iter().skip(counted.len()).map(|column| column.frequencies.clone());
+    Ok(Some(known.chain(buckets).collect()))
+}
+
+/// Returns the frequencies of a table's rows that `known` has. If they are of other look-ups than the statistics, they
+/// are of as many samples as have these look-ups.
+fn of_all_rows(statistics: &TableStatistics, known: RowFrequencies<'_>) -> TableFrequencies {
+    let RowFrequencies { head, tail, lookups } = known;
+    let share = lookups as f64 / statistics.lookups.max(1) as f64;
+    TableFrequencies {
+        samples: (statistics.bags as f64 * share).round() as u64,
+        lookups,
+        distinct_rows: head.len() as u64 + tail.iter().map(|class| class.rows).sum::<u64>(),
+        head: head.into_owned(),
+        tail: tail.iter().map(|class| CountClass { rows: class.rows, lookups: class.lookups }).collect(),
+    }
 }
 
 fn frequencies(statistics: TableStatistics) -> TableFrequencies {

@@ -327,7 +327,9 @@ impl PlannedWork for Converting<'_> {
         let block_samples = options.block_samples(plan.format.block_samples(schema)?)?;
         let mut writer = DatasetWriter::new(&dir, schema.clone(), block_samples)?;
         learnt.known_counts().for_each(|(column, counts)| writer.set_known_counts(column, counts));
-        writer.set_earlier_statistics(learnt.earlier.take().unwrap_or_default());
+        if let Some(earlier) = learnt.earlier.take() {
+            writer.set_earlier_statistics(earlier)?;
+        }
         // The vocabularies of large tables take as long to write as a part of the rows.
         let (vocabularies, written) = std::thread::scope(|scope| {
             let vocabularies = scope.spawn(|| learnt.write_vocabularies(&dir, &options.stop));

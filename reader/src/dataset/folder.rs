@@ -244,6 +244,11 @@ impl Folders {
         Ok(sums.into_iter().map(TableSum::finish).collect())
     }
 
+    /// Returns the folder with the files of all shards together; `None` if they are added up each time.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        Some(&*self.statistics).filter(|folder| *folder != Path::new(""))
+    }
+
     pub(super) fn checked_file(&self, name: &str) -> Result<Vec<u8>> {
         let dir = match name == statistics::FILE_NAME {
             true => &self.statistics,

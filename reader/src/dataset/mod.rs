@@ -26,6 +26,7 @@ use crate::store::{self, BlockCache, CacheOptions, Objects};
 mod collection;
 mod fit;
 mod folder;
+mod popularity;
 mod validation;
 
 pub use collection::COLLECTION_NAME;

@@ -2,7 +2,7 @@
 //!
 //! Every sample depends only on the seed, its part and its number, and every block is made by one thread from its
 //! samples. Any number of threads therefore gives the same bytes, with memory for a few blocks (and the frequency
-//! counters, eight bytes per row). Functions of libm come from the crate of that name, so that all machines give the
+//! counters, nine bytes per row). Functions of libm come from the crate of that name, so that all machines give the
 //! same bytes.
 
 mod power_law;

@@ -20,6 +20,8 @@ mod upload;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,6 +38,9 @@ pub use counters::{StoreCounts, counts};
 pub(crate) use reader::ObjectReader;
 #[cfg(feature = "cloud")]
 pub use upload::Upload;
+
+/// Bytes of an object that are requested at a time.
+const RANGE_BYTES: u64 = 8 << 20;
 
 /// The version of an object: what it was when it was first looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +80,31 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = start.to_vec();
     let mut rest = ObjectReader::new(path, &version, bytes.len() as u64);
     rest.read_to_end(&mut bytes).context("read", path)?;
+    Ok(bytes)
+}
+
+/// Reads a range of a file or an object, which lies within it.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_range(path: &Path, version: &Version, within: Range<u64>) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let len = usize::try_from(within.end - within.start).unwrap_or(usize::MAX);
+    if bytes.try_reserve_exact(len).is_err() {
+        let what = format!("{len} bytes of {} do not fit into memory", path.display());
+        return Err(Error::too_large(len as u64, what));
+    }
+    if is_url(path) {
+        while within.start + (bytes.len() as u64) < within.end {
+            let from = within.start + bytes.len() as u64;
+            bytes.extend_from_slice(&range(path, version, from..within.end.min(from + RANGE_BYTES))?);
+        }
+    } else {
+        bytes.resize(len, 0);
+        File::open(path)
+            .and_then(|file| file.read_exact_at(&mut bytes, within.start))
+            .context("read", path)?;
+    }
     Ok(bytes)
 }
 

@@ -169,6 +169,15 @@ pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
     TestDataset { home, schema, samples: train }
 }
 
+/// Fails unless the popularity in a dataset's folder is what a pass over the samples counts.
+pub(crate) fn assert_popularity_of_samples(dir: &Path) {
+    let path = dir.join(crate::popularity::FILE_NAME);
+    let written = std::fs::read(&path).unwrap();
+    let dataset = crate::Dataset::open(dir).unwrap();
+    crate::counting::count(&dataset, std::num::NonZeroUsize::MIN, &mut |_| ()).unwrap();
+    assert!(written == std::fs::read(&path).unwrap());
+}
+
 /// Returns a sample origin.
 pub(crate) fn origin() -> crate::origin::Origin {
     use crate::generate::{GenerateSpec, Generation, Shape};

@@ -125,6 +125,21 @@ pub(super) struct TableCosts<'a> {
     lookups: Vec<f64>,
 }
 
+/// Bytes of `rows` rows with `columns` columns of a table whose weights have a type, including state.
+pub(super) fn table_bytes(
+    machine: &Machine,
+    dtype: Dtype,
+    rows: u64,
+    columns: usize,
+    rule: UpdateRule,
+) -> f64 {
+    let part = TableSpec { name: String::new(), rows, dim: columns, dtype: Dtype::Fp32 };
+    let Machine { table_element_bytes, narrow_tables, .. } = *machine;
+    let bytes = Table::bytes(&part, rule) as f64 / 4.0 * table_element_bytes as f64;
+    let narrower = table_element_bytes.saturating_sub(dtype.bytes() as u64);
+    if narrow_tables { bytes - (rows * columns as u64 * narrower) as f64 } else { bytes }
+}
+
 impl<'a> TableCosts<'a> {
     pub(super) fn new(input: &'a TableInput<'a>, context: Context<'a>) -> Self {
         let distinct = |samples| input.profile.distinct_after(0, samples);
@@ -140,11 +155,7 @@ impl<'a> TableCosts<'a> {
 
     /// Bytes of `rows` rows with `columns` columns of the table, including state.
     pub(super) fn bytes(&self, rows: u64, columns: usize, rule: UpdateRule) -> f64 {
-        let part = TableSpec { name: String::new(), rows, dim: columns, dtype: Dtype::Fp32 };
-        let Machine { table_element_bytes, narrow_tables, .. } = *self.context.machine;
-        let bytes = Table::bytes(&part, rule) as f64 / 4.0 * table_element_bytes as f64;
-        let narrower = table_element_bytes.saturating_sub(self.input.spec.dtype.bytes() as u64);
-        if narrow_tables { bytes - (rows * columns as u64 * narrower) as f64 } else { bytes }
+        table_bytes(self.context.machine, self.input.spec.dtype, rows, columns, rule)
     }
 
     /// Bytes of a row with `columns` columns, including state.

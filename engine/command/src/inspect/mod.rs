@@ -3,12 +3,16 @@
 use std::fmt::{self, Display};
 use std::path::PathBuf;
 
+use clap::ArgGroup;
+use rankine_base::url::refuse;
 use rankine_job::ThreadCount;
+use rankine_reader::counting::count;
 use rankine_reader::dataset::Manifest;
 use rankine_reader::origin::Origin;
+use rankine_reader::popularity::PopularityClasses;
 use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::{Hotness, VocabularyKind};
-use rankine_reader::statistics::TableStatistics;
+use rankine_reader::statistics::{RowFrequencies, TableStatistics};
 use rankine_reader::survey::survey;
 use rankine_reader::verify::{VerifyReport, block_bytes, verify_watched};
 use rankine_reader::{Dataset, Fit, Part, Schema, vocabulary};
@@ -29,11 +33,17 @@ const FREQUENT_ROWS: usize = 5;
 /// With --verify every byte is read and checked; the exit code is 3 if the dataset is damaged. For a fit, columns and
 /// vocabularies are shown, and every byte is checked in any case. With --shape the paths
 /// are raw files of HugeCTR, and every record is read and checked.
+///
+/// Conversions and `rankine generate` count how often each row of every table is looked up. With --count this is done
+/// for a dataset that lacks these counts: the training part is read once, and popularity.bin is written into its
+/// folder. This takes 9 bytes of memory per row of all tables.
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("reading").multiple(true).args(["verify", "count"]))]
 #[command(after_help = "\
 Examples:
   rankine inspect data/criteo
   rankine inspect data/criteo --verify
+  rankine inspect data/old --count
   rankine inspect day_0.bin day_1.bin --shape dlrm --dense int
   rankine inspect data/criteo --json | jq '.tables[] | {name, rows, top_1_percent_share}'")]
 pub(crate) struct Args {
@@ -52,8 +62,12 @@ pub(crate) struct Args {
     #[arg(long)]
     verify: bool,
 
-    /// With --verify, number of CPU threads [default: all that this process may use]
-    #[arg(long, value_name = "N", value_parser = crate::arguments::threads, requires = "verify")]
+    /// Count how often the training part looks up each row, and write the counts into the dataset's folder
+    #[arg(long, conflicts_with = "shape")]
+    count: bool,
+
+    /// With --verify or --count, number of CPU threads [default: all that this process may use]
+    #[arg(long, value_name = "N", value_parser = crate::arguments::threads, requires = "reading")]
     threads: Option<ThreadCount>,
 
     /// Print JSON instead of text
@@ -70,12 +84,25 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         return Err(CommandError::new(Exit::Usage, what));
     };
     if Fit::exists(path) {
+        if args.count {
+            let what = format!("{} is a fit, which has no samples to count: name a dataset", path.display());
+            return Err(CommandError::new(Exit::Usage, what));
+        }
         return fit::inspect(path, args.json);
     }
+    if args.count {
+        refuse(path, "a dataset whose rows are counted")?;
+    }
     let dataset = Dataset::open(path)?;
+    if args.count {
+        let train_bytes = part_bytes(&dataset, Part::Train);
+        let mut progress = Progress::new("counting", "bytes", train_bytes, quiet);
+        count(&dataset, rankine_job::thread_count(args.threads), &mut |bytes| progress.at(bytes))?;
+    }
     let verified = args.verify.then(|| verified(&dataset, args.threads, quiet)).transpose()?;
     // If the statistics are damaged, the damage is still reported.
-    let tables = match dataset.statistics().and_then(|statistics| tables(&dataset, &statistics)) {
+    let tables = || tables(&dataset, &dataset.statistics()?, dataset.popularity_classes()?);
+    let tables = match tables() {
         Ok(tables) => tables,
         Err(_) if verified.as_ref().is_some_and(|report| !report.is_whole()) => Vec::new(),
         Err(error) => return Err(error.into()),
@@ -119,6 +146,12 @@ fn verified(
 ) -> Result<VerifyReport, CommandError> {
     let mut progress = Progress::new("verifying", "bytes", block_bytes(dataset), quiet);
     Ok(verify_watched(dataset, rankine_job::thread_count(threads), &mut |bytes| progress.at(bytes))?)
+}
+
+/// Returns the bytes of the blocks of a part.
+fn part_bytes(dataset: &Dataset, part: Part) -> u64 {
+    let part = dataset.manifest().and_then(|manifest| manifest.parts.get(&part));
+    part.map_or(0, |part| part.blocks.iter().map(|file| file.bytes).sum())
 }
 
 #[derive(Serialize)]
@@ -165,7 +198,20 @@ struct TableReport {
     hotness_mean: f64,
     /// Share of look-ups of the most frequent 1% of the table's rows (at least one row).
     top_1_percent_share: f64,
+    /// How many of the most frequent rows have together these shares of the look-ups.
+    rows_serving: [RowsServing; SHARES_SERVED.len()],
+    /// Whether the look-ups of every row are known, and not only of the most frequent ones.
+    all_rows_counted: bool,
     most_frequent: Vec<FrequentRow>,
+}
+
+/// Shares of the look-ups for which the number of rows that serve them is shown.
+const SHARES_SERVED: [f64; 3] = [0.5, 0.9, 0.99];
+
+#[derive(Serialize)]
+struct RowsServing {
+    share: f64,
+    rows: u64,
 }
 
 #[derive(Serialize)]
@@ -233,7 +279,7 @@ fn inspect_raw(args: &Args, format: &RawFormat) -> Result<(), CommandError> {
             bytes_per_sample: format.record_bytes()? as f64,
         }],
         schema: dataset.schema(),
-        tables: tables(&dataset, &survey.tables)?,
+        tables: tables(&dataset, &survey.tables, None)?,
         origin: None,
         raw: Some(format),
         verify: None,
@@ -241,10 +287,17 @@ fn inspect_raw(args: &Args, format: &RawFormat) -> Result<(), CommandError> {
     if args.json { output::json(&report) } else { output::text(&report) }
 }
 
-fn tables(dataset: &Dataset, statistics: &[TableStatistics]) -> rankine_base::Result<Vec<TableReport>> {
+fn tables(
+    dataset: &Dataset,
+    statistics: &[TableStatistics],
+    popularity: Option<Vec<PopularityClasses>>,
+) -> rankine_base::Result<Vec<TableReport>> {
     let columns = dataset.schema().categorical.iter().zip(statistics);
     columns
-        .map(|(column, statistics)| {
+        .enumerate()
+        .map(|(number, (column, statistics))| {
+            let classes = popularity.as_ref().and_then(|of_columns| of_columns.get(number));
+            let frequencies = RowFrequencies::new(statistics, classes);
             let listed = match &column.vocabulary {
                 VocabularyKind::Exact { .. } => {
                     let owner = column.shares.as_ref().unwrap_or(&column.name);
@@ -272,7 +325,11 @@ fn tables(dataset: &Dataset, statistics: &[TableStatistics]) -> rankine_base::Re
                 lookups: statistics.lookups,
                 distinct_rows: statistics.distinct_rows,
                 hotness_mean: statistics.lookups as f64 / statistics.bags.max(1) as f64,
-                top_1_percent_share: statistics.top_1_percent_share(column.rows),
+                top_1_percent_share: frequencies.coverage(column.rows.div_ceil(100)),
+                rows_serving: SHARES_SERVED
+                    .map(|share| RowsServing { share, rows: frequencies.rows_serving(share) }),
+                all_rows_counted: classes.is_some()
+                    || statistics.head.len() as u64 == statistics.distinct_rows,
                 most_frequent: frequent.collect(),
             })
         })
@@ -359,9 +416,20 @@ impl Inspection<'_> {
     }
 
     fn fmt_tables(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headings = ["table", "rows", "looked up", "ids/bag", "top 1%", "most frequent rows"];
-        let mut lines = TextTable::new(headings, &[0, 5]);
+        let headings = [
+            "table",
+            "rows",
+            "looked up",
+            "ids/bag",
+            "top 1%",
+            "for 50%",
+            "90%",
+            "99%",
+            "most frequent rows",
+        ];
+        let mut lines = TextTable::new(headings, &[0, 8]);
         for table in &self.tables {
+            let [half, most, nearly_all] = table.rows_serving.each_ref().map(|serving| serving.rows);
             let frequent = table.most_frequent.iter().map(ToString::to_string);
             lines.row([
                 &table.name,
@@ -369,10 +437,21 @@ impl Inspection<'_> {
                 &table.distinct_rows,
                 &format_args!("{:.2}", table.hotness_mean),
                 &format_args!("{:.1}%", table.top_1_percent_share * 100.0),
+                &half,
+                &most,
+                &nearly_all,
                 &frequent.collect::<Vec<_>>().join(", "),
             ]);
         }
-        lines.fmt(f)
+        write!(f, "{lines}")?;
+        if self.raw.is_none() && self.tables.iter().any(|table| !table.all_rows_counted) {
+            let path = self.path.display();
+            writeln!(
+                f,
+                "\nonly frequent rows are counted one by one; `rankine inspect {path} --count` counts all"
+            )?;
+        }
+        Ok(())
     }
 
     fn fmt_verified(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

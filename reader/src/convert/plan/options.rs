@@ -18,7 +18,7 @@ use crate::schema::{
     VocabularyKind,
 };
 
-/// Maximum number of rows of hashed and identity tables: counting takes eight bytes per row during conversion.
+/// Maximum number of rows of hashed and identity tables: counting takes nine bytes per row during conversion.
 pub const TABLE_ROWS_MAX: u64 = 1 << 32;
 
 /// The sources and options of a conversion.

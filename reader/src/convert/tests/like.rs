@@ -14,7 +14,7 @@ use crate::part::Part;
 use crate::samples::Samples;
 use crate::schema::{DenseDtype, Hotness};
 use crate::statistics::TableStatistics;
-use crate::tests::tree;
+use crate::tests::{assert_popularity_of_samples, tree};
 use crate::vocabulary::hash_row;
 
 const SCHEMA: &str = r#"
@@ -193,6 +193,8 @@ fn grown_tables_keep_old_rows_and_add_up_counts() {
         after.into_iter().for_each(|(row, count)| *expected.entry(row).or_insert(0) += count);
         assert_eq!((head(table), table.bags), (expected, 64));
     }
+    // Popularity counts the new samples alone.
+    assert_popularity_of_samples(&new.out);
 
     // A second growth from the first, with rows of no new category.
     let third = options(&temp, "third", &csv(&old_rows()));

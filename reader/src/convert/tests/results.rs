@@ -16,6 +16,7 @@ use crate::dataset::Dataset;
 use crate::part::Part;
 use crate::samples::Samples;
 use crate::schema::{DenseDtype, Hotness};
+use crate::tests::assert_popularity_of_samples;
 use crate::vocabulary::hash_row;
 
 /// Each row has its own number as category, which shows where it went.
@@ -462,6 +463,7 @@ fn statistics_are_those_of_the_training_samples() {
         assert_eq!((found.bags, found.lookups), (train.len as u64, bags.ids.len() as u64), "{number}");
         assert_eq!((found.distinct_rows, &found.head), (head.len() as u64, &head), "{number}");
     }
+    assert_popularity_of_samples(&options.out);
 }
 
 #[test]

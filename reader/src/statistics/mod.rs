@@ -2,14 +2,21 @@
 //!
 //! The size is bounded for any table: the most frequent rows are listed one by one, the rest is a histogram.
 
+mod frequencies;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rankine_base::error::{Error, Result};
+use rankine_base::system;
 
+use crate::popularity::Popularity;
 use crate::samples::Bags;
 use crate::schema::Schema;
+
+pub use crate::popularity::TailBucket;
+pub use frequencies::RowFrequencies;
 
 /// Maximum number of rows of a table that are listed one by one.
 pub const HEAD_ROWS_MAX: usize = 1 << 20;
@@ -36,15 +43,6 @@ pub struct TableStatistics {
     pub tail: [TailBucket; TAIL_BUCKETS],
 }
 
-/// Rows of similar frequency.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TailBucket {
-    /// Number of rows.
-    pub rows: u64,
-    /// Total number of look-ups of these rows.
-    pub lookups: u64,
-}
-
 impl TableStatistics {
     /// Returns the sums over head and tail of rows and look-ups, which must equal [`TableStatistics::distinct_rows`]
     /// and [`TableStatistics::lookups`], or `None` if they overflow.
@@ -65,16 +63,7 @@ impl TableStatistics {
     /// Returns the share of all look-ups that the most frequent `rows` rows have, in `0..=1`. Exact within the head;
     /// after it the rows of a bucket count as equally frequent.
     pub fn coverage(&self, rows: u64) -> f64 {
-        let in_head: u64 =
-            self.head.iter().take(usize::try_from(rows).unwrap_or(usize::MAX)).map(|row| row.1).sum();
-        let mut covered = in_head as f64;
-        let mut left = rows.saturating_sub(self.head.len() as u64);
-        for bucket in self.tail.iter().rev().filter(|bucket| bucket.rows > 0) {
-            let taken = left.min(bucket.rows);
-            covered += bucket.lookups as f64 * taken as f64 / bucket.rows as f64;
-            left -= taken;
-        }
-        if self.lookups == 0 { 0.0 } else { covered / self.lookups as f64 }
+        RowFrequencies::new(self, None).coverage(rows)
     }
 }
 
@@ -86,6 +75,17 @@ pub(crate) struct TableCounter {
     counts: Vec<AtomicU64>,
     /// Whether the counts are given from the start, so that only bags are counted.
     known: bool,
+    /// The look-ups of these bags, if the known counts are sums with earlier ones.
+    own: Option<Vec<AtomicU64>>,
+}
+
+/// Memory for a row: its counter, and its code once all look-ups are counted.
+const COUNTER_ROW_BYTES: u64 = size_of::<AtomicU64>() as u64 + 1;
+
+/// Returns the memory that this process could have if nothing else ran.
+fn memory_bytes() -> u64 {
+    let limit = |memory: system::Memory| memory.cgroup_limit_bytes.unwrap_or(memory.total_bytes);
+    system::memory().map_or(u64::MAX, limit)
 }
 
 /// Returns a counter for each categorical column of a schema.
@@ -94,19 +94,18 @@ pub(crate) struct TableCounter {
 /// [`Error::TooLarge`] if this machine does not have enough memory for them.
 pub(crate) fn counters(schema: &Schema) -> Result<Vec<TableCounter>> {
     let rows = schema.categorical.iter().map(|column| u128::from(column.rows));
-    let bytes = rows.sum::<u128>() * size_of::<AtomicU64>() as u128;
-    let system = rustix::system::sysinfo();
-    let memory = system.totalram as u128 * u128::from(system.mem_unit);
+    let bytes = rows.sum::<u128>() * u128::from(COUNTER_ROW_BYTES);
+    let memory = memory_bytes();
     let refuse = || {
         let what = format!(
-            "counting how often each row of the tables is looked up takes 8 bytes per row, {} GiB for these tables, \
-             but this machine has {} GiB of memory: reduce the tables' rows",
+            "counting how often each row of the tables is looked up takes {COUNTER_ROW_BYTES} bytes per row, {} GiB \
+             for these tables, but this machine has {} GiB of memory: reduce the tables' rows",
             bytes.div_ceil(1 << 30),
             memory >> 30
         );
-        Error::too_large(u64::try_from(memory).unwrap_or(u64::MAX), what)
+        Error::too_large(memory, what)
     };
-    if bytes > memory {
+    if bytes > u128::from(memory) {
         return Err(refuse());
     }
     schema.categorical.iter().map(|column| TableCounter::new(column.rows).ok_or_else(refuse)).collect()
@@ -117,23 +116,50 @@ impl TableCounter {
     fn new(rows: u64) -> Option<Self> {
         // A zeroed allocation consists of untouched pages: rows that never occur cost no memory.
         let counts = bytemuck::allocation::try_zeroed_vec(usize::try_from(rows).ok()?).ok()?;
-        Some(Self { bags: AtomicU64::new(0), counts, known: false })
+        Some(Self { bags: AtomicU64::new(0), counts, known: false, own: None })
     }
 
     /// Returns a counter with look-ups that were counted before, row by row, when the vocabulary was learnt.
     pub(crate) fn known(counts: &[u64]) -> Self {
         let counts = counts.iter().map(|&count| AtomicU64::new(count)).collect();
-        Self { bags: AtomicU64::new(0), counts, known: true }
+        Self { bags: AtomicU64::new(0), counts, known: true, own: None }
+    }
+
+    /// Counts the look-ups of its bags beside the known counts, which are sums with earlier ones.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if the memory cannot be allocated.
+    pub(crate) fn count_own(&mut self) -> Result<()> {
+        if self.known {
+            let rows = self.counts.len() as u64;
+            let bytes = rows.saturating_mul(8);
+            let refuse =
+                || Error::too_large(bytes, format!("counting {rows} rows takes {bytes} bytes of memory"));
+            self.own = Some(Self::new(rows).ok_or_else(refuse)?.counts);
+        }
+        Ok(())
     }
 
     pub(crate) fn add(&self, bags: &Bags) {
         self.bags.fetch_add(bags.offsets.len() as u64 - 1, Ordering::Relaxed);
-        if self.known {
-            return;
-        }
+        let counts = match &self.own {
+            Some(own) => own,
+            None if self.known => return,
+            None => &self.counts,
+        };
         for &id in &bags.ids {
-            self.counts[id as usize].fetch_add(1, Ordering::Relaxed);
+            counts[id as usize].fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Returns how often the bags look up each row. Must be called before [`TableCounter::added_to`], which adds
+    /// earlier counts.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if the memory cannot be allocated.
+    pub(crate) fn popularity(&self) -> Result<Popularity> {
+        let counts = self.own.as_ref().unwrap_or(&self.counts);
+        Popularity::of_counts(counts.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
     /// Returns the sum of earlier statistics of the same table and these counts.
@@ -627,12 +653,11 @@ mod tests {
         let made = counters(&schema).unwrap();
         assert_eq!(made.iter().map(|counter| counter.counts.len()).collect::<Vec<_>>(), [10, 3]);
         // One alone can be allocated, since none of its pages is touched; all together cannot.
-        let system = rustix::system::sysinfo();
-        let half = system.totalram as u64 * u64::from(system.mem_unit) / 16;
+        let half = memory_bytes() / 18;
         schema.categorical = vec![column(half); 3];
         assert!(counters(&schema).is_err_and(|error| error.to_string().contains("reduce the tables' rows")));
-        // 2^50 rows of 8 bytes are 2^23 GiB, which no machine has; 2^64 bytes cannot be expressed as a length.
-        for (rows, gib) in [(1_u64 << 50, "8388608 GiB"), (u64::MAX, "137438953472 GiB")] {
+        // 2^50 rows of 9 bytes are 9 * 2^20 GiB, which no machine has; 2^64 bytes cannot be expressed as a length.
+        for (rows, gib) in [(1_u64 << 50, "9437184 GiB"), (u64::MAX, "154618822656 GiB")] {
             schema.categorical = vec![column(rows)];
             let refusal = counters(&schema).unwrap_err().to_string();
             assert!(refusal.contains(gib) && refusal.contains("reduce the tables' rows"), "{refusal}");
