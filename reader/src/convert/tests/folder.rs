@@ -44,11 +44,11 @@ pub(crate) fn samples_of(dir: &Path, part: Part) -> Samples {
     samples::samples_of(&Dataset::open(dir).unwrap(), part)
 }
 
-/// A valid row of the log.
-pub(crate) const GOOD_LINE: &str = "0\t1\t1\t5\t0\t1382\t4\t15\t2\t181\t1\t2\t\t2\t68fd1e64\t80e26c9b\t\
-    fb936136\t7b4723c4\t25c83c98\t7e0ccccf\tde7995b8\t1f89b562\ta73ee510\ta8cd5504\tb2cb9c98\t37c9c164\t\
-    2824a5f6\t1adce6ef\t8ba8b39a\t891b62e7\te5ba7672\tf54016b9\t21ddcdc9\tb1252a9d\t07b5194c\t\t3a171ecb\t\
-    c5c50484\te8b83407\t9727dd16";
+/// A valid row of a log, with made-up values.
+pub(crate) const GOOD_LINE: &str = "\
+    0\t3\t-1\t8\t12\t940\t6\t21\t3\t77\t1\t5\t\t4\t52e6b438\tf2a74de4\t269e0d37\t6513270e\ta6a3a450\t\
+    0c5c7fd0\t128b2f33\td23f0824\t892f902b\t1818e811\t5d9dc9f8\t9531985d\t0ed90475\te8e25d94\t81e74ef5\t\
+    36f675cc\t099950d8\t1600a35a\t6f03675a\t\t11e20b8f\t3d9c1724\t1738f7d9\t8d116ece\t6cad4a26\t0f21ddb6";
 
 /// Returns the schema of a conversion with default options; its exact tables have no rows yet.
 pub(crate) fn schema() -> Schema {
