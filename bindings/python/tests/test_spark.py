@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,9 @@ from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 
 import rankine.spark  # noqa: E402
 
-
 __all__ = ["place"]
 # What Spark says of the versions of other packages.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-
 
 
 @contextlib.contextmanager
@@ -167,8 +166,9 @@ def test_every_sample_is_there_once(spark: SparkSession, place: Path, tmp_path: 
     attempts.mkdir()
     df = frame(spark, days()[0], 4)
     save(df, out, place / "fit0", format="troubled", trouble=trouble, attempts=str(attempts))
-    # An idle worker that was killed may have cost an attempt of another task.
-    assert sorted(path.name.split("-")[0] for path in attempts.iterdir()) == ["0", "0", "1", "2", "3"]
+    # Killing a worker may cost an attempt of another task, and Spark may also run another one twice.
+    ran = Counter(path.name.split("-")[0] for path in attempts.iterdir())
+    assert set(ran) == {"0", "1", "2", "3"} and ran["0"] >= 2, ran
     assert samples(out) == samples(place / "data0")
 
     # The model of the same partitions, converted by the command.
