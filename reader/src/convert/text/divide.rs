@@ -131,7 +131,7 @@ mod tests {
     use crate::convert::text::lines::{Chunks, Limits, LineRules, Source};
 
     proptest! {
-        /// Sums over a chunk depend on where it ends.
+        /// So nothing that is read depends on the number of readers.
         #[test]
         fn several_readers_find_the_same_chunks_as_one(
             lines in prop::collection::vec(prop_oneof![9 => 0..40usize, 1 => 0..300usize], 0..200),
