@@ -23,6 +23,7 @@ use rankine_reader::shards::{self, CommitMode};
 use crate::arrow::{Batches, has_tables};
 use crate::convert::{Options, Source, TABLES, table, text_of};
 use crate::error::{Given, argument_error, data_error, source_error};
+use crate::rows_file::RowsFile;
 use crate::table::without_index;
 use crate::value::to_python;
 use crate::worker;
@@ -36,6 +37,19 @@ const BATCH_BYTES: usize = 16 << 20;
 const BATCHES_MAX: usize = 2;
 
 const NO_PROGRESS: &dyn Progress = &|_: &'static str, _: u64, _: u64| {};
+
+/// Keeps rows in a file that `common` then reads, as long as it is open; `None` if there are none.
+fn keep_rows(
+    source: &Source,
+    rows: &Bound<'_, PyAny>,
+    common: &mut ConvertOptions,
+) -> PyResult<Option<RowsFile>> {
+    let file = table(source, ROWS, rows, &common.split, &common.out)?.filter(|file| file.rows() > 0);
+    if let Some(file) = &file {
+        (common.files, common.names) = (vec![file.path()], vec![ROWS.to_owned()]);
+    }
+    Ok(file)
+}
 
 /// Learns from a piece of the rows: a worker calls this for each of its partitions.
 ///
@@ -61,9 +75,9 @@ pub(crate) fn learn(
     options.parse("dense_dtype", &mut common.dense_dtype)?;
     let source = Source::of(options, &mut common)?;
     options.all_are_known("")?;
-    let file = table(&source, ROWS, rows, &common.split, &common.out)?.filter(|file| file.rows() > 0);
-    let Some(file) = file else { return Ok(Partial(Mutex::new(Some(None)))) };
-    (common.files, common.names) = (vec![file.path()], vec![ROWS.to_owned()]);
+    let Some(_file) = keep_rows(&source, rows, &mut common)? else {
+        return Ok(Partial(Mutex::new(Some(None))));
+    };
     let mut source = Some(source);
     let mut learn = || match source.take().expect("it is read once") {
         Source::Parquet(schema, min_count) => learn_parquet(&common, &schema, min_count, NO_PROGRESS),
@@ -298,9 +312,7 @@ pub(crate) fn encode<'py>(
     let known = py.detach(|| known_columns(&fit.0)).map_err(source_error)?;
     known.check_format("parquet").map_err(data_error)?;
     let source = Source::Like { known, grow: false };
-    let file = table(&source, ROWS, rows, &common.split, &common.out)?.filter(|file| file.rows() > 0);
-    let Some(file) = file else { return Ok(None) };
-    (common.files, common.names) = (vec![file.path()], vec![ROWS.to_owned()]);
+    let Some(_file) = keep_rows(&source, rows, &mut common)? else { return Ok(None) };
     let mut source = Some(source);
     let stop = common.stop.clone();
     let shard = worker::wait(py, &stop, || {
