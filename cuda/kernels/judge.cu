@@ -1,5 +1,6 @@
 // What an evaluation keeps of a scored batch: ranking keys per head and sample (sorted and counted by `auc.cu`), and
-// sums. Reads 12 bytes per sample and head and writes 8.
+// counts. Reads 12 bytes per sample and head and writes 8. Once all batches are scored, sums are taken over the keys
+// (8 bytes per sample and head), so that their order does not depend on the batches.
 #include "common.cuh"
 
 // Over the samples that have a label for the head.
@@ -55,7 +56,16 @@ __device__ inline u32 weight_bits(float weight) {
     return weight >= 0 ? __float_as_uint(weight) & 0x7fffffffu : 0x7fc00000u;
 }
 
-// Writes a batch's keys and partial sums. Keys beyond the capacity are dropped; `judged` counts them, so the host can
+// Adds up the sums of a block's threads.
+__device__ inline void judge_block(Sums* threads, Sums* part) {
+    for (u32 half = JUDGE_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) threads[threadIdx.x].add(threads[threadIdx.x + half]);
+    }
+    if (threadIdx.x == 0) *part = threads[0];
+}
+
+// Writes a batch's keys and counts its samples. Keys beyond the capacity are dropped; `judged` counts them, so the host can
 // tell. Grid: blocks, heads.
 extern "C" __global__ void __launch_bounds__(JUDGE_THREADS) judge(const __grid_constant__ Judge p) {
     __shared__ Sums threads[JUDGE_THREADS];
@@ -73,24 +83,60 @@ extern "C" __global__ void __launch_bounds__(JUDGE_THREADS) judge(const __grid_c
         // See `auc.cu`.
         const u32 low = p.weighted == 0 ? kind : kind == 2 ? 0 : kind << 31 | weight_bits(own_weight);
         p.keys[head * p.capacity + before + sample] = u64(ascending) << 32 | low;
-        if (isnan(logit)) sums.not_numbers++;
-        if (kind == 2) continue;
-        const double z = logit, weight = own_weight, e = exp(-fabs(z));
+        sums.not_numbers += isnan(logit);
+        sums.samples += kind != 2;
+    }
+    threads[threadIdx.x] = sums;
+    judge_block(threads, p.parts + head * gridDim.x + blockIdx.x);
+}
+
+struct JudgeKeys {
+    const u64* keys;
+    // [block]
+    Sums* parts;
+    u32 count;
+    // Whether keys include the samples' weights.
+    u32 weighted;
+};
+
+// Writes partial sums over a head's keys, without the numbers of samples. Grid: blocks.
+extern "C" __global__ void __launch_bounds__(JUDGE_THREADS) judge_keys(const __grid_constant__ JudgeKeys p) {
+    __shared__ Sums threads[JUDGE_THREADS];
+    Sums sums = {};
+    for (u64 at = blockIdx.x * JUDGE_THREADS + threadIdx.x; at < p.count; at += gridDim.x * JUDGE_THREADS) {
+        const u64 key = p.keys[at];
+        const u32 score = u32(key >> 32), low = u32(key);
+        // A sample without a label, or one that weighs nothing.
+        if (p.weighted != 0 ? low == 0 : low == 2) continue;
+        const double z = __uint_as_float(score >> 31 ? score ^ 1u << 31 : ~score), e = exp(-fabs(z));
+        const double label = p.weighted != 0 ? low >> 31 : low;
+        const double weight = p.weighted != 0 ? __uint_as_float(low & 0x7fffffffu) : 1.0f;
         sums.weights += weight;
         sums.losses += weight * (fmax(z, 0.0) - z * label + log1p(e));
         sums.predictions += weight * (z >= 0 ? 1 / (1 + e) : e / (1 + e));
         sums.positives += weight * label;
-        sums.samples++;
     }
     threads[threadIdx.x] = sums;
-    for (u32 half = JUDGE_THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half) threads[threadIdx.x].add(threads[threadIdx.x + half]);
-    }
-    if (threadIdx.x == 0) p.parts[head * gridDim.x + blockIdx.x] = threads[0];
+    judge_block(threads, p.parts + blockIdx.x);
 }
 
-// Adds the partial sums to those of earlier batches. Grid: one block, one thread per head.
+struct JudgeKeysTotal {
+    // [block]
+    const Sums* parts;
+    Sums* sums;
+    u32 blocks;
+    u32 reserved;
+};
+
+// Adds partial sums to a head's. Grid: one block.
+extern "C" __global__ void __launch_bounds__(WARP) judge_keys_total(const __grid_constant__ JudgeKeysTotal p) {
+    if (threadIdx.x > 0) return;
+    Sums sums = *p.sums;
+    for (u32 block = 0; block < p.blocks; block++) sums.add(p.parts[block]);
+    *p.sums = sums;
+}
+
+// Adds the counts to those of earlier batches. Grid: one block, one thread per head.
 extern "C" __global__ void __launch_bounds__(JUDGE_THREADS) judge_total(const __grid_constant__ Judge p) {
     for (u32 head = threadIdx.x; head < p.heads; head += JUDGE_THREADS) {
         Sums sums = p.sums[head];

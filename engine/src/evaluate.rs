@@ -213,7 +213,7 @@ impl<'a> Evaluations<'a> {
             return Err(rankine_base::Error::setting("importance", what).into());
         };
         let (pool, _) = training::thread_pool(&self.job)?;
-        let batch_size = self.job.eval.batch_size.get() as usize;
+        let batch_size = self.job.eval.batch_size_on_cpu();
         let batches = EvaluationOptions { batch_size, io: self.job.reader.io_options() };
         let EvaluateOptions { part, stop, .. } = self.options;
         let heads = self.judged(dataset.schema());
@@ -236,7 +236,7 @@ impl<'a> Evaluations<'a> {
         dataset: &Dataset,
         observer: &mut dyn Observer,
     ) -> Result<Evaluated, EvaluateError> {
-        let batch_size = self.job.eval.batch_size.get() as usize;
+        let batch_size = self.job.eval.batch_size_on_cpu();
         let batches = EvaluationOptions { batch_size, io: self.job.reader.io_options() };
         let EvaluateOptions { part, stop, .. } = self.options;
         let judged = self.judged(dataset.schema());
@@ -255,7 +255,7 @@ impl<'a> Evaluations<'a> {
         let ids = &self.model.ids()?;
         let threads = rankine_job::thread_count(self.job.device.threads);
         let reader = RawReader { format, schema, encoder, ids, labelled: true, keep: &[], threads };
-        let batch_size = self.job.eval.batch_size.get() as usize;
+        let batch_size = self.job.eval.batch_size_on_cpu();
         let options = RowOptions { batch_size, threads, bad_limit };
         let judged = self.judged(schema);
         let weights = weights(&mut self.weights, &self.model, &self.job)?;

@@ -86,6 +86,26 @@ fn the_report_for_people_has_all_parts() {
 }
 
 #[test]
+fn scoring_gets_an_eighth_of_what_training_leaves_on_the_gpus_of_a_node() {
+    for ranks in ["1", "8"] {
+        let gpus = ["--ranks", ranks, "--machine", "h200"];
+        let report = plan_json(DLRM, &gpus);
+        let memory = ["available_bytes", "needed_bytes"].map(|key| report["memory"][key].as_u64().unwrap());
+        let scoring = report["scoring_bytes"].as_u64().unwrap();
+        assert_eq!(scoring, (memory[0] - memory[1]) / 8);
+        let text = plan(DLRM, &gpus).with(SUCCESS).stdout;
+        assert!(text.contains("  scoring (eval.batch_size)      at most "), "{text}");
+    }
+    for other in [
+        &["--ranks", "8", "--machine", "h200", "--set", "eval.batch_size=65536"][..],
+        &["--ranks", "16", "--nodes", "2", "--machine", "h200"],
+        &["--ranks", "1", "--machine", "cpu", "--memory", "2TiB"],
+    ] {
+        assert_eq!(plan_json(DLRM, other)["scoring_bytes"], Value::Null, "{other:?}");
+    }
+}
+
+#[test]
 fn a_model_that_does_not_fit_exits_with_4_and_a_way_out() {
     let args = ["--ranks", "8", "--machine", "h200", "--memory", "20GiB"];
     let ended = plan(DCNV2, &args).with(DOES_NOT_FIT);

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use libtest_mimic::Failed;
 use rankine::job::Precision;
-use rankine_backend::{Backend, Batch, PackedBatch};
+use rankine_backend::{Backend, Batch, PackedBatch, Scorer};
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{CopyGate, Device, Lane, PinnedBuffer};
 use rankine_embedding::cuda::{Hotness, Layout};
 use rankine_embedding::{Dtype, Pooling, TableSpec};
 use rankine_engine_gpu::{
-    BatchShape, CudaModel, Delivery, EvaluationShape, Execution, Feed, FeedRanks, InputLanes, InputLayout,
-    InputSlot, ModelSetup, StepParameters,
+    BatchShape, CudaModel, Delivery, EvaluationShape, Execution, Feed, FeedPart, FeedRanks, InputLanes,
+    InputLayout, InputSlot, ModelSetup, ScoreSize, StepParameters,
 };
 use rankine_model::evaluation::{Evaluation, HeadMetrics, JudgedHead};
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
@@ -246,6 +246,7 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
         binds_threads: true,
         delivery: words.one_of(&[Delivery::Needed, Delivery::Broadcast, Delivery::Kept]),
         gates: if words.below(2) == 0 { &[] } else { std::slice::from_ref(&gate) },
+        grouped: 1 + words.below(3) as usize,
     };
     let mut feed = Feed::open_shares(ranks, dataset.part.clone(), &options, false)?;
     let mut kept = Vec::new();
@@ -263,7 +264,7 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
         }
         let faults = slot.faults.device_pointer()?;
         let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane, gate: None, after: None };
-        slot.slot.unpack(lanes, &fed.parts()[0], &unpacker, faults, PARAMETERS)?;
+        slot.slot.unpack(lanes, &fed.parts()[..1], &unpacker, faults, PARAMETERS)?;
         let what =
             format!("{share:?} of {options:?} at {:?}, columns of {:?} bits", batch.start, dataset.bits);
         slot.check(&what, &batch.samples.slice(share))?;
@@ -336,7 +337,7 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
         execution: Execution::new(Precision::Bf16),
         batches: BatchShape {
             batch_size: options.batch_size,
-            score_size: 700,
+            score_size: ScoreSize::Fixed(1),
             hotness: part.schema.categorical.iter().map(|column| column.hotness).collect(),
         },
         plan: None,
@@ -346,8 +347,14 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
         processes: None,
         measures_memory: true,
     };
-    let (mut unpacked, mut fed) = (CudaModel::initialized(setup.clone())?, CudaModel::initialized(setup)?);
-    let one_epoch = StreamOptions { batch_size: fed.score_size(), ..StreamOptions::one_epoch(1) };
+    let mut unpacked = CudaModel::initialized(setup.clone())?;
+    // Several batches are scored together, unpacked on the GPU.
+    let score_size = ScoreSize::Fixed(words.one_of(&[1, 700, 5000]));
+    let mut fed = CudaModel::initialized(ModelSetup {
+        batches: BatchShape { score_size, ..setup.batches.clone() },
+        ..setup
+    })?;
+    let one_epoch = StreamOptions::one_epoch(options.batch_size);
     for batch in BatchStream::open(part.clone(), &options)? {
         unpacked.train_on(&batch?.samples, 0.5)?;
     }
@@ -376,7 +383,7 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
         let step = one.0.iter().zip(&other.0).position(|(one, other)| one != other);
         return Err(format!("{options:?}, {delivery:?}: trainings differ; losses from step {step:?}").into());
     }
-    let (samples, batch_size) = (part.samples as usize, fed.score_size());
+    let (samples, batch_size) = (part.samples as usize, options.batch_size);
     let mut on_host = Evaluation::new(&JudgedHead::of_heads_uncorrected(&fed.spec().heads));
     let shape = EvaluationShape { samples, batch_size, weighted: part.schema.weight.is_some() };
     unpacked.begin_evaluation(shape)?;
@@ -396,6 +403,18 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
         let found = fed.finish_evaluation()?;
         if found != expected {
             return Err(format!("{found:?} instead of {expected:?}").into());
+        }
+    }
+    let judged = JudgedHead::of_heads_uncorrected(&fed.spec().heads);
+    let (scored, together) = (options.batch_size, fed.score_size());
+    // The first time it is read; then it is on the GPUs.
+    for turn in 0..3 {
+        let model = if turn == 0 { &mut unpacked } else { &mut fed };
+        let scores = model.score(part.clone(), &judged, &one_epoch, &mut |_| Ok(()))?;
+        let found = scores.metrics()?.ok_or("a logit is NaN")?;
+        if found != expected.heads {
+            let what = format!("batches of {scored}, up to {together} samples scored together");
+            return Err(format!("{what}: {found:?} instead of {expected:?}").into());
         }
     }
     let aucs = |heads: &[HeadMetrics]| heads[0].metrics.map(|metrics| (metrics.auc, metrics.samples));
@@ -422,7 +441,7 @@ fn values_that_the_schema_does_not_admit_are_named(bench: &Bench, words: &mut Wo
     let unpacker = slot.slot.unpacker(&bench.device, &dataset.part.schema)?;
     for fed in Feed::open(std::slice::from_ref(&bench.device), dataset.part.clone(), &options, false)? {
         let fed = fed?;
-        let fed = &fed.parts()[0];
+        let fed = &fed.parts()[..1];
         let faults = slot.faults.device_pointer()?;
         let lanes = InputLanes { copies: &bench.lane, reader: &slot.lane, gate: None, after: None };
         slot.slot.unpack(lanes, fed, &unpacker, faults, PARAMETERS)?;
@@ -430,7 +449,7 @@ fn values_that_the_schema_does_not_admit_are_named(bench: &Bench, words: &mut Wo
         if slot.faults.elements()[1] == 0 {
             continue;
         }
-        let error = fed.diagnose().to_string();
+        let error = FeedPart::diagnose(fed).to_string();
         let expected = format!("id {largest} is out of range: its table has {largest} rows");
         let (named, file) = (error.contains(&expected), error.contains("00000.blocks"));
         return if named && file { Ok(()) } else { Err(error.into()) };

@@ -31,6 +31,7 @@ mod pushed;
 mod ranks;
 mod resume;
 mod rows;
+mod scoring;
 mod training;
 
 type Outcome = Result<(), Failed>;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         ranks::BODIES,
         resume::BODIES,
         rows::BODIES,
+        scoring::BODIES,
         training::BODIES,
     ]
     .concat();

@@ -20,6 +20,7 @@ use rankine_topology::{Rank, Topology};
 
 use super::auc::AucWeights;
 use super::input::is_the_same_however_it_is_fed;
+use super::scoring::scores_have_the_same_bits;
 use super::training::{Comparison, Run, Training, overlaps_change_no_bit, stays_near, weights};
 use super::{Bench, Body, Outcome, Words, close};
 
@@ -43,6 +44,9 @@ pub(crate) const BODIES: &[Body] = &[
     (SKIP_SAME, 1, skip_the_same_steps),
     ("ranks_that_share_a_gpu_load_kernels_before_they_wait", 1, load_kernels_before_they_wait),
     ("ranks_evaluate_as_the_cpu_does", 2, evaluate_as_the_cpu_does),
+    ("ranks_score_the_same_bits_in_batches_of_any_size", 4, |_, words| {
+        scores_have_the_same_bits(&some_devices(words)?, words)
+    }),
     ("ranks_train_the_same_however_they_are_fed", 3, train_the_same_however_they_are_fed),
     ("ranks_update_slices_as_all", 3, |_, words| {
         let devices = some_devices(words)?;

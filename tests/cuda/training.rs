@@ -10,7 +10,7 @@ use rankine_cuda::Device;
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::{Dtype, EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_engine_cpu::CpuModel;
-use rankine_engine_gpu::{BatchShape, CudaModel, Execution, ModelSetup};
+use rankine_engine_gpu::{BatchShape, CudaModel, Execution, ModelSetup, ScoreSize};
 use rankine_model::guard::StepOutcome;
 use rankine_model::overlap::{Overlap, Overlaps};
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
@@ -72,7 +72,7 @@ const TABLE_RULES: [(UpdateRule, f64); 7] = [
 /// A model with features of several tables, and batches of learnable samples.
 pub(super) struct Training {
     pub(super) model: Model,
-    batch_size: usize,
+    pub(super) batch_size: usize,
     seed: u64,
     hotness: Vec<Hotness>,
     pub(super) batches: Vec<Samples>,
@@ -215,12 +215,35 @@ impl Training {
         execution: Execution,
         plan: Option<&EmbeddingPlan>,
     ) -> Result<CudaModel, Failed> {
+        // Not every plan allows more than a training batch.
+        let size = if plan.is_some() { self.batch_size.min(100) } else { 100 };
+        self.scoring(devices, execution, plan, ScoreSize::Fixed(size))
+    }
+
+    /// The same with another number of samples that are scored at a time.
+    pub(super) fn scoring(
+        &self,
+        devices: &[Arc<Device>],
+        execution: Execution,
+        plan: Option<&EmbeddingPlan>,
+        score_size: ScoreSize,
+    ) -> Result<CudaModel, Failed> {
+        Ok(CudaModel::initialized(self.setup(devices, execution, plan, score_size))?)
+    }
+
+    fn setup(
+        &self,
+        devices: &[Arc<Device>],
+        execution: Execution,
+        plan: Option<&EmbeddingPlan>,
+        score_size: ScoreSize,
+    ) -> ModelSetup {
         let hotness = self.hotness.clone();
-        Ok(CudaModel::initialized(ModelSetup {
+        ModelSetup {
             model: self.model.clone(),
             seed: self.seed,
             execution,
-            batches: BatchShape { batch_size: self.batch_size, score_size: 100, hotness },
+            batches: BatchShape { batch_size: self.batch_size, score_size, hotness },
             plan: plan.cloned(),
             tracks_updates: false,
             devices: devices.to_vec(),
@@ -228,7 +251,30 @@ impl Training {
             processes: None,
             // A test of memory measures one GPU itself.
             measures_memory: devices.len() > 1,
-        })?)
+        }
+    }
+
+    /// On a GPU whose memory is measured first.
+    pub(super) fn measured(&self, device: &Arc<Device>, score_size: ScoreSize) -> Result<CudaModel, Failed> {
+        let setup =
+            self.setup(std::slice::from_ref(device), Execution::new(Precision::Bf16), None, score_size);
+        Ok(CudaModel::initialized(ModelSetup { measures_memory: true, ..setup })?)
+    }
+
+    /// Gives all layers widths that fp8 allows.
+    pub(super) fn widen_for_fp8(&mut self) {
+        let spec = &mut self.model.spec;
+        spec.tables.iter_mut().for_each(|table| table.dim = 16);
+        spec.bottom_mlp = if spec.dense_columns > 0 { vec![16] } else { Vec::new() };
+        spec.top_mlp = vec![160, 48];
+    }
+
+    /// Trains on some batches.
+    pub(super) fn losses_of(&self, model: &mut CudaModel, batches: &[Samples]) -> Result<Vec<f64>, Failed> {
+        let mut losses = Vec::new();
+        batches.iter().try_for_each(|batch| model.train_on(batch, 1.0))?;
+        model.take_outcomes(true, &mut |outcome| losses.push(outcome.loss))?;
+        Ok(losses)
     }
 
     pub(super) fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {

@@ -26,7 +26,7 @@ fn with<'a>(sets: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// The evaluations in the log, without the times that they took and were written at.
-fn logged(runs: &Runs, name: &str) -> Vec<Value> {
+pub(super) fn logged(runs: &Runs, name: &str) -> Vec<Value> {
     let mut lines = json_lines(&run_paths::metrics(&runs.path(name)));
     lines.retain(|line| line["kind"] == "eval");
     for line in &mut lines {

@@ -9,6 +9,7 @@ mod beside;
 mod buckets;
 mod downsampling;
 mod early_stopping;
+mod eval_batch_size;
 mod flips;
 mod import;
 mod lost_folder;

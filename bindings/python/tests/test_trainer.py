@@ -96,6 +96,8 @@ def test_an_evaluation_and_its_events(films: Films, tmp_path: Path) -> None:
     assert evaluation is not None
     trainer.finish()
     evaluated = json.loads(command("eval", "--run", tmp_path / "run", "--json"))
+    # Only an evaluation during a training says how many samples were scored at a time.
+    assert evaluation.pop("batch_size") == 8192
     assert evaluation.pop("seconds") > 0 and evaluation == evaluated
     of_event = next(event for event in events if event["kind"] == "eval")
     assert of_event["heads"] == evaluated["heads"] and of_event["step"] == 1

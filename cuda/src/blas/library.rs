@@ -210,6 +210,35 @@ impl Library {
         Ok(Self { algorithm, ..product })
     }
 
+    /// The same with the algorithm of the product whose left factor has `rows` rows, if that is given and the library
+    /// accepts it for these factors. Sums are then taken in the same order.
+    ///
+    /// # Panics
+    /// As [`Library::new`].
+    ///
+    /// # Errors
+    /// As [`Library::new`].
+    pub(super) fn like<T: BlasElement, O: BlasElement>(
+        blas: &Blas,
+        compute: Compute,
+        factors: [Factor<T>; 2],
+        out: Matrix<O>,
+        epilogue: Epilogue<T>,
+        rows: Option<usize>,
+    ) -> Result<Self> {
+        let [x, y] = factors;
+        let Some(rows) = rows.filter(|&rows| rows != x.matrix.rows) else {
+            return Self::new(blas, compute, factors, out, epilogue, None);
+        };
+        let other = Factor { matrix: x.matrix.first_rows(rows), ..x };
+        let like = Self::new(blas, compute, [other, y], out.first_rows(rows), epilogue, None)?;
+        let product = Self { a: like.a, b: Operand::new(x.matrix)?, out: Operand::new(out)?, ..like };
+        match product.is_taken(blas, &product.algorithm) {
+            true => Ok(product),
+            false => Self::new(blas, compute, factors, out, epilogue, None),
+        }
+    }
+
     /// Enqueues the product.
     ///
     /// # Safety

@@ -189,7 +189,24 @@ impl Product {
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
         assert_eq!((x.columns, x.rows, y.rows), (y.columns, out.rows, out.columns));
-        Self::new(blas, compute, [Factor::straight(x), Factor::transposed(y)], out, epilogue)
+        Self::new(blas, compute, [Factor::straight(x), Factor::transposed(y)], out, epilogue, None)
+    }
+
+    /// The same with the algorithm of the product whose x has `rows` rows, unless the library does not accept it for
+    /// this x. A row of x then gives the same bits in both products.
+    ///
+    /// # Errors
+    /// As for [`Product::by_transposed`].
+    pub fn by_transposed_like<T: Element, O: Element>(
+        blas: &Blas,
+        compute: Compute,
+        [x, y]: [Matrix<T>; 2],
+        out: Matrix<O>,
+        epilogue: Epilogue<T>,
+        rows: usize,
+    ) -> Result<Self> {
+        assert_eq!((x.columns, x.rows, y.rows), (y.columns, out.rows, out.columns));
+        Self::new(blas, compute, [Factor::straight(x), Factor::transposed(y)], out, epilogue, Some(rows))
     }
 
     /// `out = x y`: x `[m, k]`, y `[k, n]`.
@@ -205,7 +222,7 @@ impl Product {
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
         assert_eq!((x.columns, x.rows, y.columns), (y.rows, out.rows, out.columns));
-        Self::new(blas, compute, [Factor::straight(x), Factor::straight(y)], out, epilogue)
+        Self::new(blas, compute, [Factor::straight(x), Factor::straight(y)], out, epilogue, None)
     }
 
     /// `out = xᵀ y`: x `[k, m]`, y `[k, n]`.
@@ -221,27 +238,29 @@ impl Product {
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
         assert_eq!((x.rows, x.columns, y.columns), (y.rows, out.rows, out.columns));
-        Self::new(blas, compute, [Factor::transposed(x), Factor::straight(y)], out, epilogue)
+        Self::new(blas, compute, [Factor::transposed(x), Factor::straight(y)], out, epilogue, None)
     }
 
+    /// `like` is the number of rows of the left factor whose product has the algorithm to be used, if that is given.
     fn new<T: Element, O: Element>(
         blas: &Blas,
         compute: Compute,
         factors: [Factor<T>; 2],
         out: Matrix<O>,
         epilogue: Epilogue<T>,
+        like: Option<usize>,
     ) -> Result<Self> {
         assert_eq!(Some(T::KIND), compute.elements(), "elements have the type that is computed with");
         match epilogue {
             Epilogue::None | Epilogue::Add | Epilogue::BiasRelu { .. } => {
-                let library = Library::new(blas, compute, factors, out, epilogue, None)?;
+                let library = Library::like(blas, compute, factors, out, epilogue, like)?;
                 Ok(Self { library: Some(library), kernels: Vec::new(), sums: None })
             }
             Epilogue::ReluGradient { outputs, sums } => {
                 Self::relu_gradient(blas, compute, factors, same(out), outputs, sums)
             }
             Epilogue::Cross { first, input, bias, product } => {
-                Self::cross(blas, compute, factors, [first, input, product, same(out)], bias)
+                Self::cross(blas, compute, factors, [first, input, product, same(out)], bias, like)
             }
             Epilogue::CrossGradient { added, first, product, sums } => {
                 let matrices = [first, product, same(out)];
@@ -288,6 +307,7 @@ impl Product {
         factors: [Factor<T>; 2],
         matrices: [Matrix<T>; 4],
         bias: Pointer<f32>,
+        like: Option<usize>,
     ) -> Result<Self> {
         let [first, input, product, out] = matrices;
         for matrix in matrices {
@@ -303,7 +323,7 @@ impl Product {
             let grid = own.grid(blas.device().multiprocessors());
             return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None });
         }
-        let library = Library::new(blas, compute, factors, product, Epilogue::None, None)?;
+        let library = Library::like(blas, compute, factors, product, Epilogue::None, like)?;
         let cross = Cross {
             first: first.pointer,
             input: input.pointer,

@@ -36,7 +36,8 @@ impl Sums {
     }
 }
 
-/// Extracts from a scored batch what an evaluation keeps: [`JudgeParts`], then [`JudgeTotal`].
+/// Extracts from a scored batch what an evaluation keeps: [`JudgeParts`], then [`JudgeTotal`]. Of the sums only the
+/// numbers of samples are counted; [`JudgeKeys`] takes the others.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Judge {
@@ -78,7 +79,48 @@ pub struct JudgeParts(pub Judge);
 #[derive(Debug, Clone, Copy)]
 pub struct JudgeTotal(pub Judge);
 
+/// Sums over the keys of a head, without the numbers of samples; then [`JudgeKeysTotal`]. Grid: any number of blocks.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct JudgeKeys {
+    /// Keys, as [`JudgeParts`] writes them.
+    pub keys: Pointer<u64>,
+    /// `[block]`
+    pub parts: Pointer<Sums>,
+    /// Keys.
+    pub count: u32,
+    /// Whether keys include the samples' weights: 0 or 1.
+    pub weighted: u32,
+}
+
+/// Grid: one block.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct JudgeKeysTotal {
+    /// `[block]`
+    pub parts: Pointer<Sums>,
+    /// One head's: increased by the parts.
+    pub sums: Pointer<Sums>,
+    /// Parts.
+    pub blocks: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
 const _: () = assert!(size_of::<Judge>() == 88 && size_of::<Sums>() == 48);
+const _: () = assert!(size_of::<JudgeKeys>() == 24 && size_of::<JudgeKeysTotal>() == 24);
+
+// SAFETY: `judge.cu` has the same struct.
+unsafe impl Kernel for JudgeKeys {
+    const ID: Id = Family::JudgeKeys.variant([]);
+    const THREADS: u32 = 256;
+}
+
+// SAFETY: `judge.cu` has the same struct.
+unsafe impl Kernel for JudgeKeysTotal {
+    const ID: Id = Family::JudgeKeysTotal.variant([]);
+    const THREADS: u32 = 32;
+}
 
 // SAFETY: `judge.cu` has the same struct.
 unsafe impl Kernel for JudgeParts {

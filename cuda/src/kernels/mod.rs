@@ -88,7 +88,7 @@ pub use fp8_tensor::{Fp8CrossKept, Fp8Factors, Fp8Matrix, Fp8Tensor};
 pub use guard::{FiniteCheck, Guard, Outcome, Squares, Tally, Verdict};
 pub use head::Head;
 pub use initialize::Initialize;
-pub use judge::{Judge, JudgeParts, JudgeTotal, Sums as JudgeSums};
+pub use judge::{Judge, JudgeKeys, JudgeKeysTotal, JudgeParts, JudgeTotal, Sums as JudgeSums};
 pub use limits::RANKS_MAX;
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};

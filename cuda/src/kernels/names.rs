@@ -169,7 +169,8 @@ kernels! {
     "guard": Squares = "squares", Tally = "tally", Verdict = "verdict", FiniteCheck = "finite" [ELEMENTS];
     "head": Head = "head" [ELEMENTS];
     "initialize": Initialize = "initialize";
-    "judge": JudgeParts = "judge", JudgeTotal = "judge_total";
+    "judge": JudgeParts = "judge", JudgeTotal = "judge_total", JudgeKeys = "judge_keys",
+        JudgeKeysTotal = "judge_keys_total";
     "look_up": LookUp = "look_up" [ELEMENTS, ELEMENTS];
     "machine": MachineForward = "machine_forward" [ELEMENTS],
         MachineBackward = "machine_backward" [ELEMENTS];

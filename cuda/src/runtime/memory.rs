@@ -70,6 +70,18 @@ impl Device {
     /// # Errors
     /// Those of the constructors, and [`Error::OutOfMemory`] if more is needed than is free.
     pub fn measure<V, E: From<Error>>(&self, make: impl FnOnce() -> Result<V, E>) -> Result<Budget, E> {
+        let budget = self.needed(make)?;
+        if budget.bytes() > budget.free_bytes {
+            return Err(Error::OutOfMemory { needed: budget.into() }.into());
+        }
+        Ok(budget)
+    }
+
+    /// The same, whether or not as much memory is free.
+    ///
+    /// # Errors
+    /// Those of the constructors.
+    pub fn needed<V, E: From<Error>>(&self, make: impl FnOnce() -> Result<V, E>) -> Result<Budget, E> {
         self.ledger().measures.store(true, Ordering::Relaxed);
         let made = make();
         self.ledger().measures.store(false, Ordering::Relaxed);
@@ -80,11 +92,7 @@ impl Device {
         };
         made?;
         enter(&mut parts, "driver and libraries", RESERVED_BYTES);
-        let budget = self.budget_of(parts)?;
-        if budget.bytes() > budget.free_bytes {
-            return Err(Error::OutOfMemory { needed: budget.into() }.into());
-        }
-        Ok(budget)
+        Ok(self.budget_of(parts)?)
     }
 
     fn budget_of(&self, mut parts: Vec<Part>) -> Result<Budget> {

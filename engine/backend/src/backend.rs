@@ -38,10 +38,9 @@ pub trait Backend: Scorer + Weights {
         Some(job.device.precision_on_gpus())
     }
 
-    /// The samples that an evaluation scores at a time. GPUs have memory for the samples of a step.
+    /// The samples that an evaluation scores at a time.
     fn scored_at_a_time(&self, job: &Job) -> usize {
-        let Job { eval, train, .. } = job;
-        if self.is_on_gpu() { train.batch_size.get() as usize } else { eval.batch_size.get() as usize }
+        job.eval.batch_size_on_cpu()
     }
 
     /// Starts to read batches of a part.

@@ -17,7 +17,9 @@ use rankine_engine::build;
 use rankine_engine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine_engine::training::{self, JobData, TrainError};
 use rankine_engine_gpu as gpu;
-use rankine_job::{Count, DataCache, DataSource, DeviceKind, Job, NonNegative, RankCount, Ranks};
+use rankine_job::{
+    Count, DataCache, DataSource, DeviceKind, EvalBatchSize, Job, NonNegative, RankCount, Ranks,
+};
 use rankine_reader::Part;
 use rankine_topology::{RANKS_MAX, Topology};
 use serde::Serialize;
@@ -153,8 +155,12 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         CachePlan { rank_bytes, fits: memory.needed_bytes + rank_bytes <= memory.available_bytes }
     });
     let hottest = planning.hottest(all_rows.as_deref(), &machine, batch_size, &args.hottest);
-    let shown =
-        Report { job: job.name.as_str(), statistics: origin, cache, hottest, report: &planned.report };
+    // Owners of rows pool all bags on CPUs only.
+    let are_gpus = topology.nodes() == 1 && !machine.pools_all;
+    let scoring_bytes = (are_gpus && job.eval.batch_size == EvalBatchSize::Auto)
+        .then(|| memory.available_bytes.saturating_sub(memory.needed_bytes) / gpu::SCORING_PARTS);
+    let (job, report) = (job.name.as_str(), &planned.report);
+    let shown = Report { job, statistics: origin, cache, scoring_bytes, hottest, report };
     match &args.explain {
         Some(name) => {
             let table = find(&planned.report.tables, name)?;
@@ -317,6 +323,9 @@ struct Report<'a> {
     statistics: Origin,
     #[serde(skip_serializing_if = "Option::is_none")]
     cache: Option<CachePlan>,
+    /// The most bytes with which each GPU of a node scores more samples at a time than it trains.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scoring_bytes: Option<u64>,
     hottest: Vec<HottestRows>,
     #[serde(flatten)]
     report: &'a PlanReport,
@@ -475,7 +484,13 @@ impl Report<'_> {
             ByteSize(memory.needed_bytes),
             ByteSize(memory.available_bytes),
             memory.needed_bytes as f64 / memory.available_bytes as f64 * 100.0
-        )
+        )?;
+        match self.scoring_bytes {
+            None => Ok(()),
+            Some(bytes) => {
+                writeln!(f, "  scoring (eval.batch_size)      at most {} of the rest", ByteSize(bytes))
+            }
+        }
     }
 
     fn fmt_hottest(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

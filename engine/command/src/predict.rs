@@ -217,7 +217,7 @@ fn predict(
     bars: Bars<'_>,
 ) -> Result<(), CommandError> {
     let Source { files, job, model } = source;
-    let batch_size = job.eval.batch_size.get() as usize;
+    let batch_size = job.eval.batch_size_on_cpu();
     if let Some(data) = &args.data {
         let dataset = model.with_columns(job.data.open_beside(std::slice::from_ref(data))?)?;
         let mut dataset = training::with_ids(job, dataset)?;

@@ -13,7 +13,7 @@ mod request;
 
 #[cfg(feature = "cuda")]
 pub use cuda::*;
-pub use limits::refusals;
+pub use limits::{SCORING_PARTS, refusals};
 #[cfg(not(feature = "cuda"))]
 pub use no_cuda::*;
 pub use power::{GpuMeter, GpuReading, NvmlMeter, Throttling};

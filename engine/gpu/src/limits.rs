@@ -17,6 +17,8 @@ pub(crate) const FEATURES_MAX: usize = 512;
 pub(crate) const DIM_MAX: usize = 1024;
 /// Rows of a rank are numbered in whole groups of this many.
 pub(crate) const GROUP_ROWS: u64 = 65536;
+/// Of the memory that training leaves free, one part of this many is for scoring more samples at a time than it trains.
+pub const SCORING_PARTS: u64 = 8;
 /// A way out of every limit.
 pub(crate) const ON_CPU: &str = "set device.kind to \"cpu\" for this job";
 

@@ -77,8 +77,8 @@ pub use train::{
     Eval, EvalSet, Precision, StoppingMetric, ThreadBinding, Train,
 };
 pub use values::{
-    AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, Folders, Fraction, JobName, NonNegative,
-    Positive, QueueDepth, RankCount, Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
+    AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, EvalBatchSize, Folders, Fraction, JobName,
+    NonNegative, Positive, QueueDepth, RankCount, Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
 };
 
 /// The JSON Schema of job files, which `rankine init` writes for editors.

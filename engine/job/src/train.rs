@@ -6,8 +6,8 @@ use rankine_reader::Split;
 use serde::{Deserialize, Serialize};
 
 use super::values::{
-    AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, Folders, NonNegative, Ranks, ThreadCount,
-    WindowBlocks,
+    AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, EvalBatchSize, Folders, NonNegative, Ranks,
+    ThreadCount, WindowBlocks,
 };
 
 /// `[train]`: batch size, epochs, shuffling, validation, the initial model and early stopping.
@@ -240,9 +240,11 @@ pub struct Eval {
     pub every_steps: Option<Count>,
     /// The same in epochs: `"epoch"`, or a number of epochs such as 0.25. Excludes `every_steps`.
     pub every: Option<Epochs>,
-    /// Samples that CPUs score at a time; it does not affect the result. GPUs score as many as they have memory for,
-    /// which are `train.batch_size`.
-    pub batch_size: BatchSize,
+    /// Samples that are scored at a time: a number, or `"auto"`. It does not affect the result. By `"auto"`, CPUs score
+    /// 8192, and GPUs the largest multiple of `train.batch_size` by a power of two that is at most 65536 per GPU and
+    /// takes at most an eighth of the memory that training leaves free on each. GPUs round a number up to a multiple.
+    /// On several nodes, or if owners pool bags, they score at most `train.batch_size`.
+    pub batch_size: EvalBatchSize,
     /// Ends the training at the first evaluation with at least this AUC, which is weighted if the dataset has sample
     /// weights. Requires `every_steps` or `every`.
     pub target_auc: Option<AucTarget>,
@@ -270,6 +272,14 @@ pub struct EvalSet {
 }
 
 impl Eval {
+    /// Samples that a CPU scores at a time if the job leaves that to it.
+    const SAMPLES_ON_CPU: usize = 8192;
+
+    /// Samples that a CPU scores at a time.
+    pub fn batch_size_on_cpu(&self) -> usize {
+        self.batch_size.count().map_or(Self::SAMPLES_ON_CPU, |count| count.get() as usize)
+    }
+
     /// Whether the model is evaluated during the training.
     pub fn is_repeated(&self) -> bool {
         self.every_steps.is_some() || self.every.is_some()
@@ -299,7 +309,7 @@ impl Default for Eval {
         Self {
             every_steps: None,
             every: None,
-            batch_size: BatchSize::new(8192).expect("a constant in range"),
+            batch_size: EvalBatchSize::Auto,
             target_auc: None,
             beside_training: true,
             set: Vec::new(),

@@ -246,13 +246,107 @@ impl<'de> Deserialize<'de> for Epochs {
     }
 }
 
-/// Number of ranks or nodes: a number, or `"auto"`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ranks {
-    /// Counted when training starts.
-    Auto,
-    /// A fixed number.
-    Count(RankCount),
+/// Defines numbers that a job may leave to Rankine.
+macro_rules! numbers_or_auto {
+    ($($(#[$doc:meta])* $name:ident($inner:ident), $(#[$auto:meta])* Auto: $expected:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $(#[$auto])*
+            Auto,
+            /// A fixed number.
+            Count($inner),
+        }
+
+        impl $name {
+            /// Returns the number, or `None` for `Auto`.
+            pub fn count(self) -> Option<$inner> {
+                match self {
+                    Self::Auto => None,
+                    Self::Count(count) => Some(count),
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            /// Formats the value as in a job file.
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    Self::Auto => f.write_str("\"auto\""),
+                    Self::Count(count) => count.fmt(f),
+                }
+            }
+        }
+
+        #[cfg(test)]
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self {
+                    Self::Auto => serializer.serialize_str("auto"),
+                    Self::Count(count) => count.serialize(serializer),
+                }
+            }
+        }
+
+        #[cfg(any(test, feature = "json-schema"))]
+        schema!($name {
+            "oneOf": [
+                { "type": "integer", "minimum": 1, "maximum": ($inner::MAX) },
+                { "type": "string", "enum": ["auto"] }
+            ]
+        });
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let make = |value: u64| $inner::new(value.try_into().ok()?).map(Self::Count);
+                deserializer.deserialize_any(OrAutoVisitor { expected: $expected, auto: Self::Auto, make })
+            }
+        }
+    )*};
+}
+
+/// Reads a whole number, or the word.
+struct OrAutoVisitor<V, F> {
+    expected: &'static str,
+    auto: V,
+    make: F,
+}
+
+impl<V, F: Fn(u64) -> Option<V>> Visitor<'_> for OrAutoVisitor<V, F> {
+    type Value = V;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<V, E> {
+        match value {
+            "auto" => Ok(self.auto),
+            _ => Err(E::invalid_value(Unexpected::Str(value), &self)),
+        }
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<V, E> {
+        (self.make)(value).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<V, E> {
+        match u64::try_from(value) {
+            Ok(value) => self.visit_u64(value),
+            Err(_) => Err(E::invalid_value(Unexpected::Signed(value), &self)),
+        }
+    }
+}
+
+numbers_or_auto! {
+    /// Number of ranks or nodes: a number, or `"auto"`.
+    Ranks(RankCount),
+        /// Counted when training starts.
+        Auto: "a whole number from 1 to 4096, or \"auto\"";
+    /// Samples that are scored at a time: a number, or `"auto"`.
+    EvalBatchSize(BatchSize),
+        /// Chosen by the device.
+        Auto: "a whole number from 1 to 16777216, or \"auto\"";
 }
 
 impl Ranks {
@@ -262,81 +356,6 @@ impl Ranks {
     /// Returns the number; 1 for [`Ranks::Auto`].
     pub fn get(self) -> u32 {
         self.count().map_or(1, RankCount::get)
-    }
-
-    /// Returns the number, or `None` for [`Ranks::Auto`].
-    pub fn count(self) -> Option<RankCount> {
-        match self {
-            Self::Auto => None,
-            Self::Count(count) => Some(count),
-        }
-    }
-}
-
-impl fmt::Display for Ranks {
-    /// Formats the value as in a job file.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Auto => f.write_str("\"auto\""),
-            Self::Count(count) => count.fmt(f),
-        }
-    }
-}
-
-#[cfg(test)]
-impl serde::Serialize for Ranks {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Auto => serializer.serialize_str("auto"),
-            Self::Count(count) => count.serialize(serializer),
-        }
-    }
-}
-
-#[cfg(any(test, feature = "json-schema"))]
-schema!(Ranks {
-    "oneOf": [
-        { "type": "integer", "minimum": 1, "maximum": 4096 },
-        { "type": "string", "enum": ["auto"] }
-    ]
-});
-
-impl<'de> Deserialize<'de> for Ranks {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct RanksVisitor;
-
-        impl RanksVisitor {
-            const EXPECTED: &'static str = "a whole number from 1 to 4096, or \"auto\"";
-        }
-
-        impl Visitor<'_> for RanksVisitor {
-            type Value = Ranks;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(Self::EXPECTED)
-            }
-
-            fn visit_str<E: Error>(self, value: &str) -> Result<Ranks, E> {
-                match value {
-                    "auto" => Ok(Ranks::Auto),
-                    _ => Err(E::invalid_value(Unexpected::Str(value), &self)),
-                }
-            }
-
-            fn visit_u64<E: Error>(self, value: u64) -> Result<Ranks, E> {
-                let count = u32::try_from(value).ok().and_then(RankCount::new).map(Ranks::Count);
-                count.ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
-            }
-
-            fn visit_i64<E: Error>(self, value: i64) -> Result<Ranks, E> {
-                match u64::try_from(value) {
-                    Ok(value) => self.visit_u64(value),
-                    Err(_) => Err(E::invalid_value(Unexpected::Signed(value), &self)),
-                }
-            }
-        }
-
-        deserializer.deserialize_any(RanksVisitor)
     }
 }
 
@@ -633,14 +652,18 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_counted_or_left_to_be_counted() {
+    fn numbers_are_given_or_left_to_rankine() {
         let three = Ranks::Count(RankCount::new(3).unwrap());
-        assert_eq!((three.get(), three.to_string()), (3, "3".into()));
-        assert_eq!(
-            (Ranks::Auto.get(), Ranks::Auto.count(), Ranks::Auto.to_string()),
-            (1, None, "\"auto\"".into())
-        );
-        assert_eq!(Ranks::ONE.get(), 1);
+        assert_eq!((three.get(), three.to_string(), Ranks::ONE.get()), (3, "3".into(), 1));
+        let auto = Ranks::Auto;
+        assert_eq!((auto.get(), auto.count(), auto.to_string()), (1, None, "\"auto\"".into()));
+        let read = |text: &str| serde_json::from_str(text).map_err(|error| error.to_string());
+        assert_eq!(read("\"auto\""), Ok(EvalBatchSize::Auto));
+        assert_eq!(read("16777216").unwrap().count(), BatchSize::new(1 << 24));
+        for wrong in ["0", "-1", "16777217", "\"all\"", "1.5"] {
+            let error = read(wrong).unwrap_err();
+            assert!(error.contains("expected a whole number from 1 to 16777216, or \"auto\""), "{error}");
+        }
     }
 
     #[test]

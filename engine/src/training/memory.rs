@@ -30,7 +30,7 @@ pub(super) fn check_memory(
 /// [`MemoryError::Scoring`].
 pub fn check_scoring_memory(job: &Job, spec: &ModelSpec) -> Result<(), MemoryError> {
     let threads = rankine_job::thread_count(job.device.threads).get();
-    let bytes = cpu::scoring_bytes(spec, job.eval.batch_size.get() as usize, threads);
+    let bytes = cpu::scoring_bytes(spec, job.eval.batch_size_on_cpu(), threads);
     match system::memory().map(|memory| memory.usable_bytes()) {
         Some(free) if bytes > free => {
             let way_out = fewer_activations(spec, "eval.batch_size", threads);
@@ -42,8 +42,9 @@ pub fn check_scoring_memory(job: &Job, spec: &ModelSpec) -> Result<(), MemoryErr
 
 /// Bytes of the buffers of a step and of an evaluation on all ranks of the CPU.
 fn batch_bytes(job: &Job, spec: &ModelSpec, ranks: usize, threads: usize) -> u64 {
-    let share = |samples: u32| (samples as usize).div_ceil(ranks);
-    let (samples, scored) = (share(job.train.batch_size.get()), share(job.eval.batch_size.get()));
+    let share = |samples: usize| samples.div_ceil(ranks);
+    let samples = share(job.train.batch_size.get() as usize);
+    let scored = share(job.eval.batch_size_on_cpu());
     let of_step = cpu::step_bytes(spec, samples, scored, (threads / ranks).max(1));
     // With several ranks, vectors are looked up for the whole batch before tiles take them.
     let vectors =

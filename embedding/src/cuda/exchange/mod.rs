@@ -6,24 +6,25 @@ pub(crate) mod landing;
 pub(crate) mod pooled;
 pub(crate) mod rails;
 pub(crate) mod route;
+pub(crate) mod rows;
 pub(crate) mod squares;
 pub(crate) mod sums;
 pub(crate) mod traffic;
 
-use rankine_cuda::kernels::{Addresses, Element, ElementKind, Groups, RANKS_MAX, Send, Update};
+use rankine_cuda::kernels::{Element, ElementKind, RANKS_MAX, Send, Update};
 use rankine_cuda::{Cluster, Lane, PeerBarrier, Pointer, Rail};
 use rankine_topology::{LocalRank, Rank};
 
-use self::landing::Landing;
 use self::pooled::PooledTables;
 use self::rails::{ElementBytes, OwnerUpdates, RailContext, Rails};
-use self::route::{KeyBitmap, NodeRoute, RouteSnapshot};
+use self::route::RouteSnapshot;
+use self::rows::RowExchange;
 use self::squares::Squares;
 use self::sums::GradientSums;
 use self::traffic::{MessageBytes, TrafficCounts};
 use super::error::{Result, check_ids};
 use super::layout::{Ids, Layout};
-use super::routing::router::{LookUpCounts, Router};
+use super::routing::router::LookUpCounts;
 use super::storage::RowStore;
 use super::storage::device_rows::DeviceRows;
 use super::storage::stage::StagingMemory;
@@ -44,7 +45,6 @@ use crate::traffic::RankTraffic;
 /// everything else that is enqueued for the batch takes that size. With one node there is one size, 0.
 #[derive(Debug)]
 pub struct NodeTables {
-    layout: Layout,
     rank: Rank,
     local_rank: LocalRank,
     seed: u64,
@@ -56,13 +56,11 @@ pub struct NodeTables {
     squares: Option<Squares>,
     /// Tables whose owners pool.
     pooled: Option<PooledTables>,
-    router: Router,
-    landing: Landing,
+    /// For batches of training.
+    exchange: RowExchange,
     sums: GradientSums,
-    routes: Vec<NodeRoute>,
     /// If there are several nodes.
     rails: Option<Rails>,
-    union: KeyBitmap,
     traffic: TrafficCounts,
     stage: StagingMemory,
     /// For routes, on their lane, and for everything else.
@@ -93,13 +91,12 @@ impl NodeTables {
         assert_eq!((layout.ranks(), layout.nodes()), of_cluster, "the layout is for these ranks");
         assert_eq!(rails.is_some(), layout.nodes() > 1, "several nodes need rails");
         assert!(routes >= 2, "a route is built while the one before is in use");
-        layout.check_exchange()?;
         let (peers, rank) = (cluster.peers(), cluster.rank());
         let device = peers.device();
         let _routes = device.purpose("routes");
-        let (landing, sums) = (Landing::new::<T>(peers, &layout)?, GradientSums::new::<T>(peers, &layout)?);
-        let router = Router::new(device, &layout, rank)?;
-        let shards = layout.kernel_shards(rank, router.listed());
+        let exchange = RowExchange::new::<T>(peers, layout.clone(), rank, routes)?;
+        let sums = GradientSums::new::<T>(peers, &layout)?;
+        let shards = layout.kernel_shards(rank, exchange.router.listed());
         let squares = Squares::new(peers, &layout)?;
         let bytes = ElementBytes { row: size_of::<T>(), sum: sums.element_bytes() };
         let of_lanes = rails;
@@ -109,11 +106,8 @@ impl NodeTables {
             rows: RowStore::uninitialized(device, layout.rank_words(rank), &shards)?,
             squares,
             pooled: PooledTables::initialized::<T>(peers, of_lanes, &layout, lane, weights, routes)?,
-            router,
-            landing,
+            exchange,
             sums,
-            routes: (0..routes).map(|_| NodeRoute::new(peers, &layout)).collect::<Result<_>>()?,
-            union: KeyBitmap::new(device, layout.merged_spans() * layout.span)?,
             traffic: TrafficCounts::new(device, &layout, rank, bytes)?,
             stage: StagingMemory::default(),
             route_barrier: PeerBarrier::new(peers)?.named("the barrier of routes"),
@@ -122,14 +116,13 @@ impl NodeTables {
             rank,
             local_rank: peers.local_rank(),
             seed: weights.seed,
-            layout,
         };
         // NCCL allocates at the first use of each operation, which must not run while other ranks still allocate.
         cluster.gather(0_u8)?;
         tables.warm_up(lane)?;
-        let bounds = tables.layout.bounds(&tables.layout.parts, weights);
+        let bounds = layout.bounds(&layout.parts, weights);
         // SAFETY: the rows were just allocated for these shards.
-        unsafe { tables.rows.initialize(lane, &shards, &bounds, &tables.layout, weights.seed) }?;
+        unsafe { tables.rows.initialize(lane, &shards, &bounds, &layout, weights.seed) }?;
         Ok(tables)
     }
 
@@ -145,9 +138,83 @@ impl NodeTables {
         rails.wait(lane)
     }
 
+    /// Creates the exchange of rows for batches of `samples` samples that are only looked up, with `routes` batch
+    /// slots. A collective call.
+    ///
+    /// # Panics
+    /// With several nodes, with tables whose owners pool, or if `T` is not the type that the tables were created with.
+    ///
+    /// # Errors
+    /// As for [`NodeTables::initialized`].
+    pub fn exchange_for<T: Element>(
+        &self,
+        cluster: &Cluster,
+        samples: usize,
+        routes: usize,
+    ) -> Result<RowExchange> {
+        self.check_element::<T>();
+        assert!(self.rails.is_none() && self.pooled.is_none(), "messages have the size of a training batch");
+        RowExchange::new::<T>(
+            cluster.peers(),
+            self.layout().clone().with_samples(samples)?,
+            self.rank,
+            routes,
+        )
+    }
+
+    /// Enqueues building the route of a batch in the layout of an exchange, as [`NodeTables::route`] does.
+    ///
+    /// # Safety
+    /// As for [`NodeTables::route`], with the exchange's layout and batch slots; the exchange must live as long as the
+    /// tables.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub unsafe fn route_with(
+        &self,
+        exchange: &RowExchange,
+        lane: &Lane,
+        ids: Ids,
+        batch_slot: usize,
+    ) -> Result<()> {
+        // SAFETY: the caller vouches for all of this.
+        unsafe {
+            exchange.route_own(lane, ids, batch_slot)?;
+            self.route_barrier.enqueue(lane)?;
+            exchange.merge(lane, batch_slot)
+        }
+    }
+
+    /// Enqueues the look-up of the first `samples` samples of such a batch, as [`NodeTables::look_up`] does.
+    ///
+    /// # Panics
+    /// As for [`NodeTables::look_up`].
+    ///
+    /// # Safety
+    /// As for [`NodeTables::look_up`], with the exchange's batch slots.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub unsafe fn look_up_with<T: Element>(
+        &self,
+        exchange: &RowExchange,
+        lane: &Lane,
+        batch: RoutedBatch,
+        samples: usize,
+        vectors: Pointer<T>,
+    ) -> Result<()> {
+        self.check_element::<T>();
+        // SAFETY: the caller vouches for all of this.
+        unsafe {
+            exchange.send::<T>(lane, &self.rows, batch.slot)?;
+            self.meet(lane)?;
+            exchange.pool(lane, batch, samples, vectors)
+        }
+    }
+
     /// The layout.
     pub fn layout(&self) -> &Layout {
-        &self.layout
+        &self.exchange.layout
     }
 
     /// This rank.
@@ -157,12 +224,6 @@ impl NodeTables {
 
     fn blocks(&self, lane: &Lane) -> u32 {
         blocks(lane.device())
-    }
-
-    /// Grid with one row of blocks per list of rows.
-    fn blocks_each_list(&self, lane: &Lane) -> (u32, u32) {
-        let lists = self.layout.lists() as u32;
-        (self.blocks(lane).div_ceil(lists), lists)
     }
 
     /// Enqueues building the route of a batch in a batch slot: the distinct rows that this rank looks up; a barrier;
@@ -183,7 +244,9 @@ impl NodeTables {
             self.route_barrier.enqueue(lane)?;
             self.merge(lane, batch_slot)?;
             match &self.rails {
-                Some(rails) => rails.route(lane, self.rail_context(), &self.routes[batch_slot], batch_slot),
+                Some(rails) => {
+                    rails.route(lane, self.rail_context(), &self.exchange.routes[batch_slot], batch_slot)
+                }
                 None => Ok(()),
             }
         }
@@ -216,7 +279,12 @@ impl NodeTables {
     }
 
     fn rail_context(&self) -> RailContext<'_> {
-        RailContext { layout: &self.layout, set: &self.union, rows: &self.rows, local_rank: self.local_rank }
+        RailContext {
+            layout: &self.exchange.layout,
+            set: &self.exchange.union,
+            rows: &self.rows,
+            local_rank: self.local_rank,
+        }
     }
 
     /// The first part of [`NodeTables::route`], for measuring it separately: finds the rank's look-ups.
@@ -227,9 +295,9 @@ impl NodeTables {
     /// # Errors
     /// If the driver reports an error.
     pub unsafe fn route_own(&self, lane: &Lane, ids: Ids, batch_slot: usize) -> Result<()> {
-        // SAFETY: router and route were created for the layout; the caller vouches for the ids.
+        // SAFETY: the caller vouches for it.
         unsafe {
-            self.router.route(lane, &self.layout, ids, self.routes[batch_slot].buffers())?;
+            self.exchange.route_own(lane, ids, batch_slot)?;
             self.pooled.as_ref().map_or(Ok(()), |pooled| {
                 let batch = RoutedBatch { ids, slot: batch_slot, size: 0 };
                 pooled.cut(lane, batch)
@@ -245,17 +313,9 @@ impl NodeTables {
     /// # Errors
     /// If the driver reports an error.
     pub unsafe fn merge(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
-        let (merge, number, link) =
-            self.routes[batch_slot].merge(&self.layout, self.local_rank, self.union.set());
-        let groups = (self.union.groups.len() as u32, 1);
-        // SAFETY: all addresses are of this rank's buffers and of its peers', which the caller vouches for; a rank
-        // looks up at most `entries_max` rows of an owner, and all together at most `union_max`.
+        // SAFETY: the caller vouches for it.
         unsafe {
-            self.union.clear(lane)?;
-            lane.launch(&merge, self.blocks_each_list(lane))?;
-            lane.launch(&Groups(number), groups)?;
-            lane.launch(&number, groups)?;
-            lane.launch(&link, self.blocks_each_list(lane))?;
+            self.exchange.merge(lane, batch_slot)?;
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.route(lane, batch_slot))
         }
     }
@@ -300,37 +360,19 @@ impl NodeTables {
     /// If the driver reports an error.
     pub unsafe fn send<T: Element>(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
         self.check_element::<T>();
-        let (layout, route) = (&self.layout, &self.routes[batch.slot]);
-        let owners = layout.owners() as u32;
-        let send = Send {
-            storage: self.rows.table.pointer(),
-            shards: self.rows.shards.pointer(),
-            entries: route.entries.pointer(),
-            firsts: route.firsts.pointer(),
-            counts: route.counts.pointer(),
-            landings: Addresses::of_ranks(self.landing.of_ranks()),
-            shards_count: self.rows.shards.len() as u32,
-            capacity: layout.entries_max() as u32,
-            rank: self.local_rank.0 as u32,
-            ranks: layout.ranks as u32,
-            width: layout.wire_width() as u32,
-            owned: layout.owned_max() as u32,
-        };
-        if let Some(rails) = &self.rails {
-            let landings = self.landing.of_ranks();
-            // SAFETY: the caller vouches for all of this.
-            unsafe {
-                if layout.owners() > layout.ranks {
-                    self.send_own::<T>(lane, send)?;
+        let RowExchange { layout, landing, routes, .. } = &self.exchange;
+        // SAFETY: the caller vouches for all of this.
+        unsafe {
+            match &self.rails {
+                None => self.exchange.send::<T>(lane, &self.rows, batch.slot)?,
+                Some(rails) => {
+                    if layout.owners() > layout.ranks {
+                        self.send_own::<T>(lane, self.exchange.send_of(&self.rows, batch.slot))?;
+                    }
+                    let (route, landings) = (&routes[batch.slot], landing.of_ranks());
+                    rails.send::<T>(lane, self.rail_context(), route, batch, landings)?;
                 }
-                rails.send::<T>(lane, self.rail_context(), route, batch, landings)?;
             }
-        } else {
-            // As many blocks as the GPU holds at once, so that rows are sent to all ranks at the same time.
-            let blocks = (4 * lane.device().multiprocessors() / owners, owners);
-            // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for
-            // each slot; the caller vouches for the peers'.
-            unsafe { send.enqueue::<T>(lane, blocks) }?;
         }
         // SAFETY: the caller vouches for it.
         unsafe { self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send::<T>(lane, batch.slot)) }
@@ -342,7 +384,7 @@ impl NodeTables {
     /// As for [`NodeTables::send`].
     unsafe fn send_own<T: Element>(&self, lane: &Lane, send: Send) -> Result<()> {
         // Sends to no other ranks: these lists come after those of the ranks.
-        let ranks = self.layout.ranks;
+        let ranks = self.exchange.layout.ranks;
         let own =
             Send { firsts: send.firsts.element(ranks), counts: send.counts.element(ranks), ranks: 0, ..send };
         // SAFETY: there is such a list for each rank; the caller vouches for the rest.
@@ -367,10 +409,9 @@ impl NodeTables {
         vectors: Pointer<T>,
     ) -> Result<()> {
         self.check_element::<T>();
-        let route = &self.routes[batch.slot];
         // SAFETY: the caller vouches for all of this.
         unsafe {
-            self.landing.pool(lane, route, batch, (samples, self.layout.stride), vectors)?;
+            self.exchange.pool(lane, batch, samples, vectors)?;
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.add(lane, batch, vectors))
         }
     }
@@ -396,10 +437,10 @@ impl NodeTables {
         gradients: Pointer<T>,
     ) -> Result<()> {
         self.check_element::<T>();
-        let (route, features) = (&self.routes[batch.slot], self.router.features.pointer());
+        let (route, features) = (&self.exchange.routes[batch.slot], self.exchange.router.features.pointer());
         // SAFETY: the caller vouches for all of this.
         unsafe {
-            self.sums.reduce(lane, &self.layout, route, features, batch, gradients)?;
+            self.sums.reduce(lane, &self.exchange.layout, route, features, batch, gradients)?;
             self.pooled.as_ref().map_or(Ok(()), |pooled| {
                 pooled.send_gradients(lane, batch, gradients, self.traffic.pointer())
             })
@@ -430,7 +471,7 @@ impl NodeTables {
     /// If the driver or NCCL reports an error.
     pub unsafe fn carry_back(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
         let Some(rails) = &self.rails else { return Ok(()) };
-        let route = &self.routes[batch.slot];
+        let route = &self.exchange.routes[batch.slot];
         // SAFETY: the caller vouches for all of this.
         unsafe { rails.carry_back(lane, self.rail_context(), route, batch.size, &self.sums) }
     }
@@ -446,7 +487,7 @@ impl NodeTables {
     /// # Errors
     /// If the driver reports an error.
     pub unsafe fn update(&self, lane: &Lane, batch: RoutedBatch, inputs: UpdateInputs) -> Result<()> {
-        let (layout, route) = (&self.layout, &self.routes[batch.slot]);
+        let (layout, route) = (&self.exchange.layout, &self.exchange.routes[batch.slot]);
         let owned = match &self.rails {
             Some(rails) => rails.owned(batch.slot),
             None => OwnerUpdates {
@@ -494,17 +535,20 @@ impl NodeTables {
     /// # Errors
     /// If there is not enough memory.
     pub fn track_updates(&mut self) -> Result<()> {
-        self.rows.track_updates(&self.layout)?;
+        self.rows.track_updates(&self.exchange.layout)?;
         self.pooled.as_mut().map_or(Ok(()), PooledTables::track_updates)
     }
 
     /// The rows of this rank, for reading and writing once the lane has finished all enqueued work. Of rows that all
     /// ranks have, each rank is responsible for a share.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
-        let rows = DeviceRows::new(lane, &self.stage).with_parts(&self.layout, self.rank, &self.rows);
+        let rows =
+            DeviceRows::new(lane, &self.stage).with_parts(&self.exchange.layout, self.rank, &self.rows);
         match &self.pooled {
             None => rows,
-            Some(pooled) => rows.with_pooled(&self.layout, self.rank, pooled.received(), pooled.rows()),
+            Some(pooled) => {
+                rows.with_pooled(&self.exchange.layout, self.rank, pooled.received(), pooled.rows())
+            }
         }
     }
 
@@ -520,7 +564,7 @@ impl NodeTables {
     /// # Errors
     /// If the lane's work failed.
     pub fn counts(&self, lane: &Lane, batch_slot: usize) -> Result<Vec<LookUpCounts>> {
-        self.router.count(lane, &self.layout, self.routes[batch_slot].buffers())
+        self.exchange.router.count(lane, &self.exchange.layout, self.exchange.routes[batch_slot].buffers())
     }
 
     /// Enqueues counting what this rank exchanges in a step of training over a batch that has a route, at any time
@@ -537,14 +581,14 @@ impl NodeTables {
         let between = |rails: &Rails| {
             let squares = self.squares.as_ref().map_or(0, |squares| squares.message_bytes(rails, batch.size));
             let bags = self.pooled.as_ref().map_or(0, PooledTables::bytes_between_nodes);
-            rails.message_bytes(&self.layout, bytes, batch.size) + squares + bags
+            rails.message_bytes(&self.exchange.layout, bytes, batch.size) + squares + bags
         };
         let messages = MessageBytes {
             within: self.pooled.as_ref().map_or(0, PooledTables::message_bytes),
             between: self.rails.as_ref().map(between),
         };
         // SAFETY: the caller vouches for it.
-        unsafe { self.traffic.add(lane, &self.routes[batch.slot], messages) }
+        unsafe { self.traffic.add(lane, &self.exchange.routes[batch.slot], messages) }
     }
 
     /// What this rank has sent in the steps that [`NodeTables::count_traffic`] counted, once the lane has finished all
@@ -569,11 +613,19 @@ impl NodeTables {
     /// # Errors
     /// If the lane's work failed.
     pub fn snapshot(&self, lane: &Lane, batch_slot: usize) -> Result<RouteSnapshot> {
-        let mut snapshot = self.routes[batch_slot].read(lane, &self.layout)?;
+        let mut snapshot = self.exchange.routes[batch_slot].read(lane, &self.exchange.layout)?;
         if let Some(rails) = &self.rails {
             snapshot.named = rails.read(lane, batch_slot)?;
         }
         Ok(snapshot)
+    }
+
+    /// Waits for the lane, and returns an error if ids of batches of an exchange were out of range.
+    ///
+    /// # Errors
+    /// In that case, and if the lane's work failed.
+    pub fn check_exchange(&self, lane: &Lane, exchange: &RowExchange) -> Result<()> {
+        check_ids(exchange.router.faults(lane)?)
     }
 
     /// Waits for the lane, and returns errors found on the GPU.
@@ -584,7 +636,7 @@ impl NodeTables {
         self.barrier.check(lane)?;
         self.route_barrier.check(lane)?;
         let of_pooled = self.pooled.as_ref().map_or(Ok(0), |pooled| pooled.faults(lane))?;
-        check_ids(self.router.faults(lane)? + of_pooled)
+        check_ids(self.exchange.router.faults(lane)? + of_pooled)
     }
 
     /// As [`NodeTables::check`] for what this rank's barriers have found so far; without waiting.
@@ -598,8 +650,8 @@ impl NodeTables {
 
     /// Bytes of this rank's memory that peers access, without checksums and sizes.
     pub fn shared_bytes(&self) -> usize {
-        let of_routes = self.routes.iter().map(|route| route.list.bytes() + route.starts.bytes());
+        let of_routes = self.exchange.routes.iter().map(|route| route.list.bytes() + route.starts.bytes());
         let pooled = self.pooled.as_ref().map_or(0, PooledTables::shared_bytes);
-        self.landing.shared_bytes() + self.sums.shared_bytes() + of_routes.sum::<usize>() + pooled
+        self.exchange.landing.shared_bytes() + self.sums.shared_bytes() + of_routes.sum::<usize>() + pooled
     }
 }

@@ -232,6 +232,16 @@ impl Layout {
         Ok(self)
     }
 
+    /// Sets another number of samples per rank.
+    ///
+    /// # Errors
+    /// If something is too large for kernels to number.
+    pub fn with_samples(mut self, samples: usize) -> Result<Self> {
+        self.samples = samples;
+        self.number()?;
+        Ok(self)
+    }
+
     /// Places the tables according to a plan.
     ///
     /// # Panics

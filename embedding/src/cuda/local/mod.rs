@@ -1,15 +1,17 @@
 //! Tables on one GPU: nothing is exchanged; rows are looked up and updated in place.
 
+pub(crate) mod look_ups;
 pub(crate) mod route;
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{Element, LookUp, LookUpTask, SparseUpdate, TableRows};
+use rankine_cuda::kernels::{Element, LookUp, SparseUpdate, TableRows};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_topology::Rank;
 
 use crate::cuda::error::{Result, check_ids};
 use crate::cuda::layout::{Hotness, Ids, Layout};
+use crate::cuda::local::look_ups::LookUps;
 use crate::cuda::local::route::{LocalRoute, LocalRouteSnapshot};
 use crate::cuda::routing::router::{LookUpCounts, Router};
 use crate::cuda::storage::RowStore;
@@ -25,9 +27,7 @@ pub struct LocalTables {
     seed: u64,
     /// All tables, one after another.
     rows: RowStore,
-    look_up_tasks: Buffer<LookUpTask>,
-    /// Number of tasks per type of table.
-    look_up_counts: [u32; 3],
+    look_ups: LookUps,
     router: Router,
     route: LocalRoute,
     parts: Buffer<f32>,
@@ -51,12 +51,10 @@ impl LocalTables {
         assert_eq!((layout.ranks, layout.parts.len()), (1, layout.tables.len()), "whole tables on one GPU");
         let _routes = device.purpose("routes");
         let parts = SparseUpdate::<f32>::parts_len(layout.look_ups(), layout.vectors());
-        let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&layout.kernel_features(Rank(0)));
         let shards = layout.kernel_shards(Rank(0), Pointer::NULL);
         let tables = Self {
             rows: RowStore::uninitialized(device, layout.rank_words(Rank(0)), &shards)?,
-            look_up_tasks: Buffer::of(device, &look_up_tasks)?,
-            look_up_counts,
+            look_ups: LookUps::new(device, &layout)?,
             router: Router::new(device, &layout, Rank(0))?,
             route: LocalRoute::new(device, &layout)?,
             parts: Buffer::filled(device, parts, POISON)?,
@@ -91,10 +89,29 @@ impl LocalTables {
         samples: usize,
         vectors: Pointer<T>,
     ) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        unsafe { self.look_up_with(&self.look_ups, lane, ids, samples, vectors) }
+    }
+
+    /// The same for a batch of another size, whose look-ups were made for these tables.
+    ///
+    /// # Safety
+    /// As for [`LocalTables::look_up`], with the layout of the look-ups.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub unsafe fn look_up_with<T: Element>(
+        &self,
+        look_ups: &LookUps,
+        lane: &Lane,
+        ids: Ids,
+        samples: usize,
+        vectors: Pointer<T>,
+    ) -> Result<()> {
         let look_up = LookUp {
             tables: self.rows.table.pointer(),
-            features: self.router.features.pointer(),
-            tasks: self.look_up_tasks.pointer(),
+            features: look_ups.features.pointer(),
+            tasks: look_ups.tasks.pointer(),
             ids: ids.ids,
             offsets: ids.offsets,
             samples_count: ids.samples,
@@ -102,14 +119,19 @@ impl LocalTables {
             samples: samples as u32,
             stride: self.layout.stride as u32,
         };
-        // SAFETY: tables, features and tasks belong to this value; the caller vouches for the rest.
-        unsafe { look_up.enqueue(lane, self.look_up_counts) }?;
+        // SAFETY: the tables belong to this value, features and tasks to the look-ups; the caller vouches for the rest.
+        unsafe { look_up.enqueue(lane, look_ups.counts) }?;
         Ok(())
     }
 
     /// Returns the rows of a batch for a kernel that looks them up itself; `None` unless a sample has vectors of
     /// `dim` elements, one after another, and each but the first is one f32 row.
     pub fn single_rows(&self, ids: Ids, dim: usize) -> Option<TableRows> {
+        self.single_rows_with(&self.look_ups, ids, dim)
+    }
+
+    /// The same for a batch of another size, whose look-ups were made for these tables.
+    pub fn single_rows_with(&self, look_ups: &LookUps, ids: Ids, dim: usize) -> Option<TableRows> {
         let layout = &self.layout;
         let single = layout.features().iter().enumerate().all(|(number, feature)| {
             let table = &layout.tables()[feature.table];
@@ -119,7 +141,7 @@ impl LocalTables {
         });
         single.then(|| TableRows {
             tables: self.rows.table.pointer(),
-            features: self.router.features.pointer(),
+            features: look_ups.features.pointer(),
             ids: ids.ids,
             samples_count: ids.samples,
         })

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use rankine_backend::PackedBatch;
 use rankine_reader::Samples;
 use rankine_topology::{Rank, Topology};
 use rayon::prelude::*;
@@ -14,19 +15,20 @@ use super::feed::{FeedBatch, FeedPart};
 /// A rank's samples of a batch.
 pub(super) enum Batch<'a> {
     Unpacked(Cow<'a, Samples>, Range<usize>),
-    Packed(Arc<FeedPart>),
+    /// One part to be learned from, or several that are scored together.
+    Packed(Vec<Arc<FeedPart>>),
 }
 
 impl Batch<'_> {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Unpacked(_, samples) => samples.len(),
-            Self::Packed(batch) => batch.len(),
+            Self::Packed(parts) => parts.iter().map(|part| part.len()).sum(),
         }
     }
 }
 
-/// A batch of all ranks.
+/// A batch of all ranks, or several that are scored together.
 pub(super) enum GlobalBatch<'a> {
     /// Samples at these positions of a batch. Those of this process's ranks, or more, are at hand: in `samples`, of
     /// which the first one is at position `first`.
@@ -35,7 +37,7 @@ pub(super) enum GlobalBatch<'a> {
         first: usize,
         positions: Range<usize>,
     },
-    Packed(&'a FeedBatch),
+    Packed(Vec<&'a FeedBatch>),
 }
 
 impl<'a> From<&'a rankine_backend::Batch> for GlobalBatch<'a> {
@@ -44,10 +46,7 @@ impl<'a> From<&'a rankine_backend::Batch> for GlobalBatch<'a> {
             rankine_backend::Batch::Unpacked(batch) => {
                 Self::Unpacked { samples: &batch.samples, first: batch.first, positions: 0..batch.len }
             }
-            rankine_backend::Batch::Packed(batch) => {
-                let batch: &dyn Any = &**batch;
-                Self::Packed(batch.downcast_ref().expect("packed batches are opened for the model"))
-            }
+            rankine_backend::Batch::Packed(batch) => Self::Packed(vec![feed_batch(&**batch)]),
         }
     }
 }
@@ -61,7 +60,7 @@ impl<'a> GlobalBatch<'a> {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Unpacked { positions, .. } => positions.len(),
-            Self::Packed(batch) => batch.len(),
+            Self::Packed(batches) => batches.iter().map(|batch| batch.len()).sum(),
         }
     }
 
@@ -71,10 +70,7 @@ impl<'a> GlobalBatch<'a> {
             Self::Unpacked { samples, first, positions } => {
                 Batch::Unpacked(Cow::Borrowed(samples), share_of(&positions, topology, rank, first))
             }
-            Self::Packed(batch) => match batch.parts() {
-                [part] => Batch::Packed(Arc::clone(part)),
-                parts => panic!("a batch for {} GPUs, but this process has one", parts.len()),
-            },
+            Self::Packed(batches) => parts_of(&batches, 1).swap_remove(0),
         }
     }
 
@@ -89,13 +85,27 @@ impl<'a> GlobalBatch<'a> {
                 };
                 (0..count).into_par_iter().map(of_rank).collect()
             }
-            Self::Packed(batch) => {
-                let parts = batch.parts();
-                assert_eq!(parts.len(), count, "one part per GPU");
-                parts.iter().map(|part| Batch::Packed(Arc::clone(part))).collect()
-            }
+            Self::Packed(batches) => parts_of(batches, count),
         }
     }
+}
+
+/// Returns a packed batch as the feed made it.
+pub(super) fn feed_batch(batch: &dyn PackedBatch) -> &FeedBatch {
+    let batch: &dyn Any = batch;
+    batch.downcast_ref().expect("packed batches are opened for the model")
+}
+
+/// Returns each GPU's parts of some batches.
+fn parts_of(batches: &[&FeedBatch], gpus: usize) -> Vec<Batch<'static>> {
+    let of_gpu = |gpu: usize| {
+        let part = |batch: &&FeedBatch| {
+            assert_eq!(batch.parts().len(), gpus, "one part per GPU");
+            Arc::clone(&batch.parts()[gpu])
+        };
+        Batch::Packed(batches.iter().map(part).collect())
+    };
+    (0..gpus).map(of_gpu).collect()
 }
 
 /// Returns a rank's share of the samples at some positions, counted from the position `first`.

@@ -21,6 +21,14 @@ pub enum Error {
         /// What failed.
         error: rankine_embedding::cuda::Error,
     },
+    /// So many samples cannot be scored at a time.
+    #[error("eval.batch_size = {size} {why}: use a smaller number, or \"auto\"")]
+    ScoreSize {
+        /// The number of samples.
+        size: usize,
+        /// Why not.
+        why: String,
+    },
     /// Rows in the GPU's memory cannot be read or set.
     #[error(transparent)]
     State(#[from] rankine_embedding::rows::RowsError),
@@ -67,7 +75,12 @@ impl Error {
     pub fn gpu(&self) -> Option<&rankine_embedding::cuda::Error> {
         match self {
             Self::Gpu(error) | Self::Rank { error, .. } => Some(error),
-            Self::State(_) | Self::Processes(_) | Self::Data(_) | Self::Thread(_) | Self::RankEnded => None,
+            Self::ScoreSize { .. }
+            | Self::State(_)
+            | Self::Processes(_)
+            | Self::Data(_)
+            | Self::Thread(_)
+            | Self::RankEnded => None,
         }
     }
 }

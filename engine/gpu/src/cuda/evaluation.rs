@@ -1,15 +1,17 @@
 //! The metrics of an evaluation, computed on the GPU that has the logits.
 //!
-//! Batches leave 8 bytes per sample and head: one key with score, label and weight. Sums are kept in f64. The AUC and
-//! the histogram of scores are counted in integers, so they are bitwise equal to the host's, for any number of ranks.
+//! Batches leave 8 bytes per sample and head: one key with score, label and weight. Sums are taken in f64 over the keys
+//! of a rank, in the order of its samples, and added up in the order of ranks: how many samples are scored at a time
+//! changes no bit. The AUC and the histogram of scores are counted in integers, so they are bitwise equal to the
+//! host's, for any number of ranks.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{
-    Judge, JudgeParts, JudgeSums, JudgeTotal, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, PrefixCounts,
-    Ties, TiesBefore, TiesBins, TiesBinsWeights, TiesCount, TiesCountWeights, TiesPairs, TiesPairsWeights,
-    WeightsCount,
+    Judge, JudgeKeys, JudgeKeysTotal, JudgeParts, JudgeSums, JudgeTotal, KEY_DIGITS, KeysCount, KeysScatter,
+    KeysSum, PrefixCounts, Ties, TiesBefore, TiesBins, TiesBinsWeights, TiesCount, TiesCountWeights,
+    TiesPairs, TiesPairsWeights, WeightsCount,
 };
 use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Device, Lane, Moment, Pointer, Rail, SharedBuffer};
@@ -39,7 +41,7 @@ pub struct EvaluationShape {
     pub samples: usize,
     /// Samples of every batch but the last one.
     pub batch_size: usize,
-    /// Whether samples have weights. Otherwise each counts as 1 in the AUC.
+    /// Whether samples have weights. Otherwise each counts as 1.
     pub weighted: bool,
 }
 
@@ -181,7 +183,7 @@ struct RankedHead {
 }
 
 impl CudaEvaluation {
-    /// Allocates buffers for `samples` samples. Unless they are `weighted`, each counts as 1 in the AUC.
+    /// Allocates buffers for `samples` samples. Unless they are `weighted`, each counts as 1.
     ///
     /// # Panics
     /// If there are no samples, or more than [`CudaEvaluation::fits`] allows.
@@ -323,6 +325,7 @@ impl CudaEvaluation {
     ) -> Result<GatheredScores> {
         let mut judged = self.judged.read(lane)?[0];
         assert!(judged <= self.capacity as u64, "{judged} samples, but the buffers hold {}", self.capacity);
+        (0..self.heads.len()).try_for_each(|head| self.sum_keys(lane, head, judged as u32))?;
         let mut sums = self.sums.read(lane)?;
         // Behind the sums of the model's own predictions, the sums of corrected ones.
         for (number, head) in judged_heads.iter().enumerate().filter(|(_, head)| head.is_corrected()) {
@@ -358,6 +361,20 @@ impl CudaEvaluation {
             heads.push(HeadMetrics::of(head, metrics, scores));
         }
         Ok(EvaluationResult { heads, nan_logits })
+    }
+
+    /// Enqueues adding the sums over a head's keys, in their order.
+    fn sum_keys(&self, lane: &Lane, head: usize, count: u32) -> Result<()> {
+        let (blocks, weighted) = (BLOCKS as u32, self.sizes.weighted.into());
+        let keys = self.keys.pointer().element(head * self.capacity);
+        let parts = self.parts.pointer().element(head * BLOCKS);
+        let sums = self.sums.pointer().element(head);
+        // SAFETY: all buffers are this value's, which has as many keys and parts.
+        unsafe {
+            lane.launch(&JudgeKeys { keys, parts, count, weighted }, (blocks, 1))?;
+            lane.launch(&JudgeKeysTotal { parts, sums, blocks, reserved: 0 }, (1, 1))?;
+        }
+        Ok(())
     }
 
     /// Returns the sums of a head's corrected predictions on this rank's own samples, in their order, except the number

@@ -8,7 +8,7 @@ use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
 use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
 use rankine_embedding::RankTraffic;
-use rankine_embedding::cuda::{LookUpCounts, RoutedBatch};
+use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::rows::RowsMut;
 use rankine_model::evaluation::JudgedHead;
 use rankine_model::guard::{FoundOn, NonFinite, SkipReason, StepOutcome};
@@ -17,29 +17,34 @@ use rankine_topology::{Rank, Topology};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::batch::Batch;
+use super::capture::{Capture, Captured};
 use super::context::RankContext;
 use super::error::{Error, Result};
 use super::evaluation::{CudaEvaluation, EvaluationSizes, ScoredBatch, ScoresToRank};
 use super::feed::FeedPart;
 use super::group::RankGroup;
-use super::input::{Input, InputLanes, InputLayout, InputSlot, SLOTS, StepParameters, Unpacker};
+use super::input::{Input, InputLanes, InputLayout, SLOTS, StepParameters};
 use super::iteration::Iteration;
-use super::lanes::Lanes;
-use super::network::{Forward, Network, VectorLayout};
+use super::network::{Network, VectorLayout};
 use super::phase::Phase;
-use super::phase_timer::{PhaseTimer, Roofline, TimedGraph, TimedGraphs, TimedPhase};
+use super::phase_timer::{Roofline, TimedGraphs, TimedPhase};
 use super::phase_work::{IterationSizes, PhaseTimes, PhaseWork, ceilings, fp8_ceiling, time};
 use super::rank::RankModel;
+use super::scoring::{PlannedScoring, Scoring};
 use super::setup::ModelSetup;
+use super::slots::{BatchSlot, BatchSlots, unpacker_of};
 use super::tables::Tables;
 
 /// A rank with everything that its steps need.
 #[derive(Debug)]
 pub(super) struct GpuRank<T> {
-    /// Dropped first: graphs reference NCCL's communicators.
-    slots: Vec<TrainSlot>,
+    /// Dropped first: graphs reference NCCL's communicators. One per slot and size class of messages between nodes.
+    iterations: Vec<Vec<Graph>>,
     /// Likewise.
     timed: TimedGraphs,
+    /// The slots of the batches that are learned from.
+    slots: BatchSlots,
+    scoring: Scoring,
     network: Network<T>,
     tables: Tables,
     /// With several ranks.
@@ -53,8 +58,6 @@ pub(super) struct GpuRank<T> {
     outcomes: PinnedBuffer<Outcome>,
     /// One per slot: not 0 if the slot's batch has values that its schema does not admit.
     faults: PinnedBuffer<u32>,
-    /// Created by the first batch that is unpacked on the GPU.
-    unpacker: Option<Unpacker>,
     /// Created by the first evaluation.
     evaluation: Option<Arc<CudaEvaluation>>,
     setup: Arc<ModelSetup>,
@@ -68,28 +71,6 @@ pub(super) struct GpuRank<T> {
     steps: u64,
 }
 
-/// A slot for a batch, and the graphs of the iteration over it.
-#[derive(Debug)]
-struct TrainSlot {
-    input: InputSlot,
-    /// With several ranks: builds the route, which all other graphs need.
-    route: Option<Graph>,
-    /// The graphs captured for each size class of messages between nodes; with one node there is one.
-    sized: Vec<SizedGraphs>,
-    routed: Moment,
-    done: Moment,
-}
-
-/// The graphs of a slot's batch after its route is built, for one size class.
-#[derive(Debug)]
-struct SizedGraphs {
-    /// The rest of the route, unless the size class is the first one.
-    rest: Option<Graph>,
-    iteration: Graph,
-    /// Scores the slot's samples.
-    pass: Graph,
-}
-
 /// A step that is not known to be done.
 #[derive(Debug)]
 struct StepInFlight {
@@ -97,38 +78,52 @@ struct StepInFlight {
     slot: usize,
     /// Whether it is a training step, which has a loss.
     trains: bool,
-    /// Its batch, if the GPU unpacks it: the GPU may not have read all of its blocks yet.
-    fed: Option<Arc<FeedPart>>,
+    /// Its batches, if the GPU unpacks them: the GPU may not have read all of their blocks yet.
+    fed: Vec<Arc<FeedPart>>,
 }
 
 impl<T: Element> GpuRank<T> {
-    /// Creates a rank as it is at the start of training; with several ranks this is a collective call.
-    pub(super) fn new(context: RankContext, setup: Arc<ModelSetup>) -> Result<Self> {
+    /// Creates a rank as it is at the start of training, which scores the samples of `batches` training batches at a
+    /// time; with several ranks this is a collective call.
+    pub(super) fn new(context: RankContext, setup: Arc<ModelSetup>, batches: usize) -> Result<Self> {
         let (device, spec) = (&context.device, &setup.model.spec);
         let main = Lane::of_high_priority(device)?;
+        let routes = Lane::new(device)?;
         let vector_layout = VectorLayout::new(spec);
         let tables = Tables::initialized::<T>(&context, &setup, &vector_layout, &main)?;
-        let network = Network::new(&context, &setup, &vector_layout)?;
+        let network = Network::new(&context, &setup, &vector_layout, batches * setup.rank_samples())?;
         let links = context.links.as_ref();
         let group = links.map(|links| RankGroup::new(links, spec.heads.len())).transpose()?;
-        let layout = InputLayout::new(spec, tables.layout());
-        let mut inputs = Vec::new();
-        for _ in 0..SLOTS {
-            let _input = device.purpose("input");
-            inputs.push(InputSlot::new(device, layout.clone())?);
+        let outcomes = PinnedBuffer::zeroed(device, SLOTS)?;
+        let inputs = BatchSlots::inputs(device, &InputLayout::new(spec, tables.layout()))?;
+        let scoring = PlannedScoring::new(&context, &setup, (&network, &tables), batches)?;
+        let captured = Capture {
+            context: &context,
+            setup: &setup,
+            network: &network,
+            tables: &tables,
+            group: group.as_ref(),
+            main: &main,
+            routes: &routes,
+            outcomes: outcomes.device_pointer()?,
         }
-        let mut trainer = Self {
+        .capture(inputs, scoring)?;
+        let Captured { iterations, timed, slots, scoring } = captured;
+        // The iteration before the capture was no step.
+        tables.forget_traffic(&main)?;
+        Ok(Self {
+            iterations,
+            timed,
+            slots,
+            scoring,
             network,
             tables,
             group,
             main,
             copies: Lane::new(device)?,
-            routes: Lane::new(device)?,
-            slots: Vec::new(),
-            timed: TimedGraphs::default(),
-            outcomes: PinnedBuffer::zeroed(device, SLOTS)?,
+            routes,
+            outcomes,
             faults: PinnedBuffer::zeroed(device, SLOTS)?,
-            unpacker: None,
             evaluation: None,
             slot: 0,
             in_flight: VecDeque::new(),
@@ -136,93 +131,7 @@ impl<T: Element> GpuRank<T> {
             steps: 0,
             setup,
             context,
-        };
-        (trainer.slots, trainer.timed) = trainer.capture(inputs)?;
-        // The iteration before the capture was no step.
-        trainer.tables.forget_traffic(&trainer.main)?;
-        Ok(trainer)
-    }
-
-    /// Captures the graphs of each slot, and those that time phases.
-    fn capture(&self, inputs: Vec<InputSlot>) -> Result<(Vec<TrainSlot>, TimedGraphs)> {
-        let Self { network, tables, group, main, routes, .. } = self;
-        let layout = tables.layout();
-        let (forward, backward) = (network.plan_forward(layout.samples(), true)?, network.plan_backward()?);
-        let scoring = network.plan_forward(self.setup.rank_score_samples(), false)?;
-        let lanes = Lanes::new(main, self.context.shares_gpu()?, self.setup.execution.overlaps)?;
-        let outcomes = self.outcomes.device_pointer()?;
-        let iteration_of = |slot: usize, size: usize, input: &InputSlot| Iteration {
-            network,
-            tables,
-            group: group.as_ref(),
-            forward: &forward,
-            backward: &backward,
-            input: input.input(),
-            slot,
-            size,
-            outcomes,
-            timer: None,
-        };
-        let pass_of = |tables: Option<&Tables>, slot: usize, size: usize, input: &InputSlot| {
-            let batch = RoutedBatch { ids: input.input().ids, slot, size };
-            enqueue_pass(network, tables, main, input.input(), batch, &scoring)
-        };
-        // Once without a graph, so that libraries load what they need. Nothing is updated meanwhile.
-        network.hold(main, true)?;
-        let first = iteration_of(0, 0, &inputs[0]);
-        // SAFETY: all of it lives as long as the trainer, and is of the same model and batch size.
-        unsafe {
-            if group.is_some() {
-                // cuBLASLt loads a kernel when it is first launched. The driver then holds the context's lock until
-                // the GPU is idle, which never happens while a rank on the GPU waits for another rank of the same GPU,
-                // whose launches wait for that lock. So every rank first runs all layers, those of both batch sizes,
-                // without the barriers between ranks.
-                for phase in Phase::ALL.into_iter().filter(|phase| phase.is_local()) {
-                    first.enqueue(phase, main)?;
-                }
-                pass_of(None, 0, 0, &inputs[0])?;
-                main.synchronize()?;
-                self.context.barrier()?;
-                first.route(main)?;
-            }
-            first.enqueue_all(&lanes)?;
-        }
-        pass_of(Some(tables), 0, 0, &inputs[0])?;
-        network.hold(main, false)?;
-        self.context.barrier()?;
-        // SAFETY: as above.
-        let timed = |size| unsafe { capture_timed(iteration_of(0, size, &inputs[0]), &lanes) };
-        let timed = TimedGraphs::new((0..tables.sizes()).map(timed).collect::<Result<_, _>>()?);
-        let mut slots = Vec::new();
-        for (slot, input) in inputs.into_iter().enumerate() {
-            // SAFETY: as above.
-            let route = || unsafe { iteration_of(slot, 0, &input).route(routes) };
-            let route = group.as_ref().map(|_| Graph::capture(routes, route)).transpose()?;
-            let sized = (0..tables.sizes()).map(|size| {
-                let iteration = iteration_of(slot, size, &input);
-                let batch = RoutedBatch { ids: input.input().ids, slot, size };
-                // SAFETY: as above.
-                let rest = || unsafe { tables.route_rest(routes, batch) };
-                // SAFETY: as above.
-                let all = || unsafe { iteration.enqueue_all(&lanes) };
-                Ok::<_, Error>(SizedGraphs {
-                    rest: (size > 0).then(|| Graph::capture(routes, rest)).transpose()?,
-                    iteration: Graph::capture(main, all)?,
-                    pass: Graph::capture(main, || pass_of(Some(tables), slot, size, &input))?,
-                })
-            });
-            slots.push(TrainSlot {
-                sized: sized.collect::<Result<_, _>>()?,
-                route,
-                routed: Moment::new(main.device())?,
-                done: Moment::new(main.device())?,
-                input,
-            });
-        }
-        main.synchronize()?;
-        routes.synchronize()?;
-        self.context.barrier()?;
-        Ok((slots, timed))
+        })
     }
 
     /// The sizes of an iteration over the batch of the first slot, which must be routed.
@@ -231,7 +140,7 @@ impl<T: Element> GpuRank<T> {
         let mut all = LookUpCounts::default();
         self.tables.counts(&self.main, 0)?.into_iter().for_each(|of_table| all += of_table);
         let LookUpCounts { look_ups, distinct_rows } = all;
-        let ids = self.slots[0].input.input().ids;
+        let ids = self.slots.slots[0].input.input().ids;
         Ok(IterationSizes {
             model: &self.setup.model,
             samples: layout.samples() as u64,
@@ -240,55 +149,54 @@ impl<T: Element> GpuRank<T> {
             look_ups,
             distinct_rows,
             ranks: layout.ranks() as u64,
-            interaction_looks_up: self.tables.rows_for(&self.network, true, ids).is_some(),
+            interaction_looks_up: self.tables.rows_for(&self.network, ids).is_some(),
         })
     }
 
     /// Sends a batch to the next slot once that is free, and counts it as in flight; with several ranks, its route is
     /// built.
     fn send(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<usize> {
-        if self.in_flight.len() == SLOTS {
+        let (slot, trains) = (self.slot, step.number > 0);
+        // Passes use the buffers of steps, but not their slots.
+        while self.in_flight.len() == SLOTS || self.in_flight.back().is_some_and(|last| last.trains != trains)
+        {
             self.finish_first()?;
         }
-        let (slot, trains) = (self.slot, step.number > 0);
-        let (TrainSlot { input, .. }, after) = match self.input_follows() {
-            None => (&mut self.slots[slot], None),
-            Some(running) => {
-                let slots = self.slots.get_disjoint_mut([slot, running]);
-                let [next, running] = slots.expect("the slot of a step that is running is not free");
-                (next, Some(&running.done))
-            }
-        };
-        let parameters = StepParameters { step: Step { loss_index: slot as u32, ..step }, rates };
-        let copies =
-            if self.setup.execution.overlaps.has(Overlap::Input) { &self.copies } else { &self.main };
-        let overlaps_routes = self.group.is_some() && self.setup.execution.overlaps.has(Overlap::Routes);
-        let reader = if overlaps_routes { &self.routes } else { &self.main };
+        let running = self.input_follows();
+        let Self { slots, scoring, main, copies, routes, faults, setup, context, group, .. } = self;
+        let overlaps = setup.execution.overlaps;
+        let copies_overlap = overlaps.has(Overlap::Input);
+        let overlaps_routes = group.is_some() && overlaps.has(Overlap::Routes);
         // On the main lane, a copy follows the transfers of the iteration before.
-        let gate = match &self.context.links {
-            Some(links) if self.setup.execution.overlaps.has(Overlap::Input) => links.cluster.gate(),
+        let gate = match &context.links {
+            Some(links) if copies_overlap => links.cluster.gate(),
             _ => None,
         };
-        let lanes = InputLanes { copies, reader, gate, after };
+        let slots = if trains { slots } else { &mut scoring.slots };
+        let (input, unpacker, after) = slots.slot_to_fill(slot, running);
+        let lanes = InputLanes {
+            copies: if copies_overlap { copies } else { main },
+            reader: if overlaps_routes { routes } else { main },
+            gate,
+            after,
+        };
+        let parameters = StepParameters { step: Step { loss_index: slot as u32, ..step }, rates };
         let fed = match batch {
             Batch::Unpacked(batch, samples) => {
                 input.send(lanes, &batch, samples, parameters)?;
-                None
+                Vec::new()
             }
-            Batch::Packed(batch) => {
-                self.faults.elements_mut()[slot] = 0;
-                let faults = self.faults.device_pointer()?;
-                let unpacker = match &mut self.unpacker {
-                    Some(unpacker) => unpacker,
-                    none => none.insert(input.unpacker(self.main.device(), batch.schema())?),
-                };
-                input.unpack(lanes, &batch, unpacker, faults, parameters)?;
-                Some(batch)
+            Batch::Packed(parts) => {
+                faults.elements_mut()[slot] = 0;
+                let schema = parts.first().expect("a batch has a part").schema();
+                let unpacker = unpacker_of(unpacker, input, main.device(), schema)?;
+                input.unpack(lanes, &parts, unpacker, faults.device_pointer()?, parameters)?;
+                parts
             }
         };
-        self.route(slot)?;
-        self.slot = (slot + 1) % SLOTS;
         self.in_flight.push_back(StepInFlight { slot, trains, fed });
+        self.route(slot, trains)?;
+        self.slot = (slot + 1) % SLOTS;
         Ok(slot)
     }
 
@@ -301,38 +209,39 @@ impl<T: Element> GpuRank<T> {
         (waits && self.in_flight.len() > 1).then(|| self.in_flight[0].slot)
     }
 
+    /// Returns the slot of a batch, and the lane on which its route is built.
+    fn slot_and_lane(&mut self, slot: usize, trains: bool) -> (&mut BatchSlot, &Lane, &Lane) {
+        let Self { slots, scoring, main, routes, setup, .. } = self;
+        let slots = if trains { slots } else { &mut scoring.slots };
+        let lane = if setup.execution.overlaps.has(Overlap::Routes) { routes } else { &*main };
+        (&mut slots.slots[slot], lane, main)
+    }
+
     /// With several ranks: enqueues building the route of a slot, and makes the main lane wait for it.
-    fn route(&mut self, slot: usize) -> Result<()> {
-        let TrainSlot { route, routed, .. } = &mut self.slots[slot];
-        let lane = if self.setup.execution.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
-        if let Some(route) = route {
-            // SAFETY: the buffers that the graph was captured with are this value's.
-            unsafe { route.replay(lane) }?;
-            lane.record(routed)?;
-            self.main.wait(routed)?;
-        }
-        Ok(())
+    fn route(&mut self, slot: usize, trains: bool) -> Result<()> {
+        let (slot, lane, main) = self.slot_and_lane(slot, trains);
+        // SAFETY: the buffers that the graph was captured with are this value's.
+        Ok(unsafe { slot.enqueue_route(lane, main) }?)
     }
 
     /// Returns the size class of messages between nodes for a slot's batch, whose route was enqueued last, and
     /// enqueues the rest of the route. If there are several size classes it waits for the first part of the route;
     /// meanwhile the iteration before is running.
-    fn size(&mut self, slot: usize) -> Result<usize> {
+    fn size(&mut self, slot: usize, trains: bool) -> Result<usize> {
         if self.tables.sizes() == 1 {
             return Ok(0);
         }
-        self.wait_for(&self.slots[slot].routed)?;
+        self.wait_for(&self.slots_of(trains).slots[slot].routed)?;
         let size = self.tables.size_needed(slot);
-        let TrainSlot { sized, routed, .. } = &mut self.slots[slot];
-        if let Some(rest) = &mut sized[size].rest {
-            let lane =
-                if self.setup.execution.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
-            // SAFETY: the buffers that the graph was captured with are this value's.
-            unsafe { rest.replay(lane) }?;
-            lane.record(routed)?;
-            self.main.wait(routed)?;
-        }
+        let (slot, lane, main) = self.slot_and_lane(slot, trains);
+        // SAFETY: the buffers that the graph was captured with are this value's.
+        unsafe { slot.enqueue_rest(size, lane, main) }?;
         Ok(size)
+    }
+
+    /// Returns the slots of batches that are learned from, or of batches that are scored.
+    fn slots_of(&self, trains: bool) -> &BatchSlots {
+        if trains { &self.slots } else { &self.scoring.slots }
     }
 
     /// Waits until a moment has passed; with several ranks at most as long as ranks wait for each other.
@@ -351,11 +260,9 @@ impl<T: Element> GpuRank<T> {
     /// Waits for the oldest step in flight.
     fn finish_first(&mut self) -> Result<()> {
         let Some(StepInFlight { slot, trains, fed }) = self.in_flight.pop_front() else { return Ok(()) };
-        self.wait_for(&self.slots[slot].done)?;
-        if let Some(batch) = fed
-            && self.faults.elements()[slot] != 0
-        {
-            return Err(batch.diagnose().into());
+        self.wait_for(&self.slots_of(trains).slots[slot].done)?;
+        if !fed.is_empty() && self.faults.elements()[slot] != 0 {
+            return Err(FeedPart::diagnose(&fed).into());
         }
         if trains {
             self.finished.push(outcome(self.outcomes.elements()[slot]));
@@ -365,50 +272,49 @@ impl<T: Element> GpuRank<T> {
 
     /// Scores samples that fit a slot, and adds the scores to the evaluation if `evaluate` is set.
     fn score(&mut self, batch: Batch<'_>, evaluate: bool) -> Result<()> {
-        let most = self.setup.rank_score_samples();
-        assert!(batch.len() <= most, "at most {most} samples are scored at a time");
+        let (samples, most) = (batch.len(), self.scoring.samples_max());
+        assert!(samples <= most, "at most {most} samples are scored at a time");
         let rates = vec![Rate::default(); self.tables.layout().tables().len()];
         let slot = self.send(batch, Step::default(), &rates)?;
-        let size = self.size(slot)?;
-        let TrainSlot { input, sized, done, .. } = &mut self.slots[slot];
-        let Input { labels, weights, ids, .. } = input.input();
+        let size = self.size(slot, false)?;
+        let Input { labels, weights, ids, .. } = self.scoring.slots.slots[slot].input.input();
         let scored = ScoredBatch {
             logits: self.network.logits_pointer(),
             labels,
-            labels_stride: self.tables.layout().samples(),
+            labels_stride: self.scoring.tables.layout().samples(),
             weights,
             samples: ids.samples,
         };
         // SAFETY: the buffers that the graph was captured with are this value's, and have logits, labels and weights
         // for as many samples as a slot has.
         unsafe {
-            sized[size].pass.replay(&self.main)?;
+            self.scoring.pass(slot, size, samples).replay(&self.main)?;
             if let (true, Some(evaluation)) = (evaluate, &self.evaluation) {
                 evaluation.add(&self.main, scored)?;
             }
         }
-        Ok(self.main.record(done)?)
+        Ok(self.main.record(&self.scoring.slots.slots[slot].done)?)
     }
 }
 
 impl<T: Element> RankModel for GpuRank<T> {
     fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
         let slot = self.send(batch, step, rates)?;
-        let size = self.size(slot)?;
-        let TrainSlot { sized, done, .. } = &mut self.slots[slot];
+        let size = self.size(slot, true)?;
         let timed = if slot == 0 { self.timed.next(size) } else { None };
-        let graph = timed.unwrap_or(&mut sized[size].iteration);
+        let graph = timed.unwrap_or(&mut self.iterations[slot][size]);
         // SAFETY: the buffers that the graph was captured with are this value's.
         unsafe { graph.replay(&self.main) }?;
         self.steps += 1;
-        Ok(self.main.record(done)?)
+        Ok(self.main.record(&self.slots.slots[slot].done)?)
     }
 
     fn finish(&mut self) -> Result<()> {
         while !self.in_flight.is_empty() {
             self.finish_first()?;
         }
-        Ok(self.tables.check(&self.main)?)
+        self.tables.check(&self.main)?;
+        Ok(self.tables.check_scored(&self.main, &self.scoring.tables)?)
     }
 
     fn take_outcomes(&mut self) -> Vec<StepOutcome> {
@@ -419,6 +325,10 @@ impl<T: Element> RankModel for GpuRank<T> {
         let count = batch.len();
         self.score(batch, false)?;
         Ok(self.network.logits(&self.main, count)?)
+    }
+
+    fn scored_batches(&self) -> usize {
+        self.scoring.batches
     }
 
     fn begin_evaluation(&mut self, sizes: EvaluationSizes) -> Result<()> {
@@ -497,14 +407,13 @@ impl<T: Element> RankModel for GpuRank<T> {
         self.main.record(&moments[0])?;
         for (step, moment) in moments[1..].iter().enumerate() {
             let slot = step % slots;
-            self.routes.wait(&self.slots[slot].done)?;
-            self.route(slot)?;
-            let size = self.size(slot)?;
-            let TrainSlot { sized, done, .. } = &mut self.slots[slot];
+            self.routes.wait(&self.slots.slots[slot].done)?;
+            self.route(slot, true)?;
+            let size = self.size(slot, true)?;
             // SAFETY: the buffers that the graph was captured with are this value's.
-            unsafe { sized[size].iteration.replay(&self.main) }?;
+            unsafe { self.iterations[slot][size].replay(&self.main) }?;
             self.steps += 1;
-            self.main.record(done)?;
+            self.main.record(&self.slots.slots[slot].done)?;
             self.main.record(moment)?;
         }
         self.main.synchronize()?;
@@ -526,7 +435,7 @@ impl<T: Element> RankModel for GpuRank<T> {
             group: self.group.as_ref(),
             forward: &self.network.plan_forward(layout.samples(), true)?,
             backward: &self.network.plan_backward()?,
-            input: self.slots[0].input.input(),
+            input: self.slots.slots[0].input.input(),
             slot: 0,
             size: 0,
             outcomes: self.outcomes.device_pointer()?,
@@ -622,40 +531,4 @@ fn outcome(Outcome { loss, vector_marks, loss_marks, wrong, by_scale }: Outcome)
         })
     });
     StepOutcome { loss, skipped }
-}
-
-/// Captures the graph of an iteration that records when its phases run.
-///
-/// # Safety
-/// As for [`Iteration::enqueue`], for as long as the graph is replayed.
-unsafe fn capture_timed<T: Element>(iteration: Iteration<'_, T>, lanes: &Lanes<'_>) -> Result<TimedGraph> {
-    let timer = PhaseTimer::default();
-    let timed = Iteration { timer: Some(&timer), ..iteration };
-    // SAFETY: the caller vouches for it.
-    let graph = Graph::capture(lanes.main, || unsafe { timed.enqueue_all(lanes) })?;
-    Ok(TimedGraph::new(graph, timer))
-}
-
-/// Enqueues scoring the samples of a slot; without `tables`, only the layers, which involve no other rank.
-fn enqueue_pass<T: Element>(
-    network: &Network<T>,
-    tables: Option<&Tables>,
-    main: &Lane,
-    input: Input,
-    batch: RoutedBatch,
-    plan: &Forward,
-) -> Result<()> {
-    let samples = plan.samples();
-    // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
-    unsafe {
-        network.bottom_forward(main, input, plan)?;
-        let rows = tables.and_then(|tables| tables.rows_for(network, false, batch.ids));
-        if let (Some(tables), None) = (tables, rows) {
-            tables.look_up(main, batch, samples, network.vectors())?;
-        }
-        network.interact(main, plan, rows)?;
-        network.hidden_forward(main, plan)?;
-        network.head(main, input, samples, false)?;
-        tables.map_or(Ok(()), |tables| Ok(tables.barrier(main)?))
-    }
 }

@@ -11,12 +11,13 @@ use rankine_cuda::{Device, Error as CudaError};
 use rankine_embedding::cuda::Error as TableError;
 use rankine_embedding::plan::Machine;
 use rankine_job::{BlockFeed, CopyTiming, DataCache, DenseUpdate, Job, Precision, ThreadBinding};
+use rankine_reader::{Dataset, Part};
 
 use super::calibration;
 use super::delivery::Delivery;
 use super::error::Error;
 use super::model::CudaModel;
-use super::setup::{BatchShape, Execution, ModelSetup};
+use super::setup::{BatchShape, Execution, ModelSetup, ScoreSize};
 use crate::request::{CreateError, ModelRequest, OpenError};
 
 /// Open GPUs, one per rank of this process.
@@ -153,7 +154,7 @@ impl OpenGpus {
             },
             batches: BatchShape {
                 batch_size: job.train.batch_size.get() as usize,
-                score_size: job.train.batch_size.get() as usize,
+                score_size: score_size(job, dataset),
                 hotness: hotness.collect(),
             },
             plan: plan.cloned(),
@@ -164,6 +165,17 @@ impl OpenGpus {
             measures_memory: true,
         }
     }
+}
+
+/// Returns the samples that are scored at a time: no more than an evaluation has, unless the job says how many.
+fn score_size(job: &Job, dataset: &Dataset) -> ScoreSize {
+    if let Some(count) = job.eval.batch_size.count() {
+        return ScoreSize::Fixed(count.get() as usize);
+    }
+    let evaluated = [Part::Eval, Part::Validation].map(|part| dataset.samples(part));
+    let evaluated = evaluated.into_iter().max().unwrap_or(0).next_power_of_two();
+    let samples_max = usize::try_from(evaluated).unwrap_or(usize::MAX);
+    ScoreSize::Auto { samples_max }
 }
 
 /// Whether the network sums, according to a job.

@@ -93,10 +93,10 @@ impl<T: Element> Iteration<'_, T> {
 
     /// The rows that the interaction looks up itself, instead of the look-ups before it.
     fn rows(&self) -> Option<TableRows> {
-        self.tables.rows_for(self.network, true, self.input.ids)
+        self.tables.rows_for(self.network, self.input.ids)
     }
 
-    fn batch(&self) -> RoutedBatch {
+    pub(super) fn batch(&self) -> RoutedBatch {
         RoutedBatch { ids: self.input.ids, slot: self.slot, size: self.size }
     }
 

@@ -17,6 +17,7 @@
 mod batch;
 mod binding;
 pub mod calibration;
+mod capture;
 mod context;
 mod delivery;
 mod error;
@@ -36,7 +37,10 @@ mod phase_timer;
 mod phase_work;
 mod rank;
 mod refusal;
+mod score_size;
+mod scoring;
 mod setup;
+mod slots;
 mod tables;
 
 pub use calibration::{Measurement, machine_here, measure_all};
@@ -49,7 +53,7 @@ pub use input::{InputLanes, InputLayout, InputSlot, StepParameters, Unpacker};
 pub use links::links;
 pub use model::CudaModel;
 pub(crate) use refusal::refused_by_kernels;
-pub use setup::{BatchShape, Execution, ModelSetup};
+pub use setup::{BatchShape, Execution, ModelSetup, ScoreSize};
 
 /// Whether this build has the CUDA back end.
 pub const IN_BUILD: bool = true;

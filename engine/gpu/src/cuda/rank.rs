@@ -31,6 +31,9 @@ pub(super) trait RankModel: Debug + Send {
     /// Returns the outcomes of finished steps that were not taken yet.
     fn take_outcomes(&mut self) -> Vec<StepOutcome>;
 
+    /// Returns how many training batches have as many samples as are scored at a time.
+    fn scored_batches(&self) -> usize;
+
     /// Returns the logits of samples that fit a slot, one per sample and head.
     fn logits(&mut self, batch: Batch<'_>) -> Result<Vec<f32>>;
 

@@ -4,8 +4,8 @@ use rankine_cuda::kernels::{Element, TableRows};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::{
-    DeviceRows, Feature, Hotness, Ids, InitialWeights, Layout, LocalTables, LookUpCounts, NodeTables, Result,
-    RoutedBatch, UpdateInputs,
+    DeviceRows, Feature, Hotness, Ids, InitialWeights, Layout, LocalTables, LookUpCounts, LookUps,
+    NodeTables, Result, RoutedBatch, RowExchange, UpdateInputs,
 };
 use rankine_model::{FeatureSpec, ModelSpec};
 use rankine_reader::schema;
@@ -22,6 +22,31 @@ pub(super) enum Tables {
     Local(Box<LocalTables>),
     /// The rows of this rank.
     Node(Box<NodeTables>),
+}
+
+/// What looks up batches that are scored, which may have more samples than a training batch.
+#[derive(Debug)]
+pub(super) struct ScoredTables {
+    layout: Layout,
+    source: ScoredRows,
+}
+
+/// Where the rows of batches that are scored come from.
+#[derive(Debug)]
+enum ScoredRows {
+    /// All rows are on this GPU.
+    Local(LookUps),
+    /// Ranks exchange them, by messages for these batches.
+    Node(Box<RowExchange>),
+    /// Ranks exchange them as in training, with the same number of samples.
+    AsTrained,
+}
+
+impl ScoredTables {
+    /// Returns the layout of the batches.
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
 }
 
 impl Tables {
@@ -65,6 +90,88 @@ impl Tables {
         match self {
             Self::Local(tables) => tables.layout(),
             Self::Node(tables) => tables.layout(),
+        }
+    }
+
+    /// Creates what looks up batches of `samples` samples that are scored; no other number than a training batch has if
+    /// [`ModelSetup::scores_together`] is false. With several ranks this is a collective call.
+    pub(super) fn scored<T: Element>(&self, context: &RankContext, samples: usize) -> Result<ScoredTables> {
+        let layout = self.layout().clone().with_samples(samples)?;
+        let source = match (self, &context.links) {
+            (Self::Local(_), _) => ScoredRows::Local(LookUps::new(&context.device, &layout)?),
+            (Self::Node(tables), Some(links)) if samples != tables.layout().samples() => {
+                ScoredRows::Node(tables.exchange_for::<T>(&links.cluster, samples, SLOTS)?.into())
+            }
+            (Self::Node(_), _) => ScoredRows::AsTrained,
+        };
+        Ok(ScoredTables { layout, source })
+    }
+
+    /// Whether look-ups need a route: with several ranks.
+    pub(super) fn are_routed(&self) -> bool {
+        matches!(self, Self::Node(_))
+    }
+
+    /// Enqueues what looking up a batch that is scored needs.
+    ///
+    /// # Safety
+    /// As for [`Tables::route`].
+    pub(super) unsafe fn route_scored(
+        &self,
+        lane: &Lane,
+        scored: &ScoredTables,
+        batch: RoutedBatch,
+    ) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            match (self, &scored.source) {
+                (Self::Local(_), _) => Ok(()),
+                (Self::Node(tables), ScoredRows::Node(exchange)) => {
+                    tables.route_with(exchange, lane, batch.ids, batch.slot)
+                }
+                (Self::Node(tables), _) => tables.route(lane, batch.ids, batch.slot),
+            }
+        }
+    }
+
+    /// Enqueues the look-up of the first samples of a batch that is scored.
+    ///
+    /// # Safety
+    /// As for [`Tables::look_up`].
+    pub(super) unsafe fn look_up_scored<T: Element>(
+        &self,
+        lane: &Lane,
+        scored: &ScoredTables,
+        batch: RoutedBatch,
+        samples: usize,
+        vectors: Pointer<T>,
+    ) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            match (self, &scored.source) {
+                (Self::Local(tables), ScoredRows::Local(look_ups)) => {
+                    tables.look_up_with(look_ups, lane, batch.ids, samples, vectors)
+                }
+                (Self::Node(tables), ScoredRows::Node(exchange)) => {
+                    tables.look_up_with(exchange, lane, batch, samples, vectors)
+                }
+                _ => self.look_up(lane, batch, samples, vectors),
+            }
+        }
+    }
+
+    /// Returns the rows of ids of a batch that is scored, as [`Tables::rows_for`] does.
+    pub(super) fn rows_scored<T: Element>(
+        &self,
+        scored: &ScoredTables,
+        network: &Network<T>,
+        ids: Ids,
+    ) -> Option<TableRows> {
+        match (self, &scored.source) {
+            (Self::Local(tables), ScoredRows::Local(look_ups)) => {
+                tables.single_rows_with(look_ups, ids, network.looks_up(false)?)
+            }
+            _ => None,
         }
     }
 
@@ -132,16 +239,11 @@ impl Tables {
         }
     }
 
-    /// Returns the rows of ids if the network's interaction looks them up itself: if it does, and each vector but the
-    /// first is one f32 row on this GPU. `learns` is whether a backward pass follows.
-    pub(super) fn rows_for<T: Element>(
-        &self,
-        network: &Network<T>,
-        learns: bool,
-        ids: Ids,
-    ) -> Option<TableRows> {
+    /// Returns the rows of ids if the network's interaction looks them up itself in training: if it does, and each
+    /// vector but the first is one f32 row on this GPU.
+    pub(super) fn rows_for<T: Element>(&self, network: &Network<T>, ids: Ids) -> Option<TableRows> {
         match self {
-            Self::Local(tables) => tables.single_rows(ids, network.looks_up(learns)?),
+            Self::Local(tables) => tables.single_rows(ids, network.looks_up(true)?),
             Self::Node(_) => None,
         }
     }
@@ -252,6 +354,14 @@ impl Tables {
         match self {
             Self::Local(_) => Ok(()),
             Self::Node(tables) => tables.check_now(),
+        }
+    }
+
+    /// Waits for the lane, and returns an error if ids of batches that were scored are out of range.
+    pub(super) fn check_scored(&self, lane: &Lane, scored: &ScoredTables) -> Result<()> {
+        match (self, &scored.source) {
+            (Self::Node(tables), ScoredRows::Node(exchange)) => tables.check_exchange(lane, exchange),
+            _ => Ok(()),
         }
     }
 

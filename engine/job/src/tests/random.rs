@@ -290,8 +290,11 @@ fn any_job() -> impl Strategy<Value = Job> {
         count().prop_map(|steps| (Some(steps), None)),
         prop_oneof![Just(Epochs::ONE), epochs].prop_map(|epochs| (None, Some(epochs))),
     ];
-    let eval = (every, proptest::option::of(0.500_001..=1.0)).prop_map(|((every_steps, every), auc)| {
-        let mut eval = Eval { every_steps, every, ..Eval::default() };
+    let scored = proptest::option::of(1u32..=16_777_216);
+    let eval = (every, scored, proptest::option::of(0.500_001..=1.0));
+    let eval = eval.prop_map(|((every_steps, every), scored, auc)| {
+        let batch_size = scored.and_then(BatchSize::new).map_or(EvalBatchSize::Auto, EvalBatchSize::Count);
+        let mut eval = Eval { every_steps, every, batch_size, ..Eval::default() };
         eval.target_auc = auc.filter(|_| eval.is_repeated()).map(|auc| AucTarget::new(auc).unwrap());
         eval
     });

@@ -26,7 +26,11 @@ fn what_is_not_written_has_its_default() {
     assert_eq!((&job.tables, &job.heads), (&vec![], &vec![]));
     assert_eq!((job.train.epochs.get(), job.train.max_steps, job.train.shuffle), (1, None, true));
     assert_eq!((job.train.log_every_steps.get(), job.train.shuffle_window_blocks.get()), (100, 16));
-    assert_eq!((job.eval.every_steps, job.eval.batch_size.get(), job.eval.target_auc), (None, 8192, None));
+    assert_eq!(
+        (job.eval.every_steps, job.eval.batch_size, job.eval.target_auc),
+        (None, EvalBatchSize::Auto, None)
+    );
+    assert_eq!(job.eval.batch_size_on_cpu(), 8192);
     assert_eq!((job.reader.mode, job.reader.queue_depth.get()), (IoMode::Auto, 16));
     assert_eq!((job.device.kind, job.device.threads), (DeviceKind::Auto, None));
     assert_eq!((job.topology(), job.device.dense_update), (Ok(Topology::ONE), DenseUpdate::Replicated));

@@ -71,6 +71,10 @@ pub struct EvalSummary {
     pub auc_achievable: Option<f64>,
     /// Wall-clock time of the evaluation.
     pub seconds: f64,
+    /// The most samples that were scored at a time. Only evaluations of a run have it; it is absent in the summaries of
+    /// earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_size: Option<u64>,
     /// The number of ids that were not rows of their tables, by column; absent if there were none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ids_out_of_range: BTreeMap<String, u64>,

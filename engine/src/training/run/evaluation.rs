@@ -275,6 +275,7 @@ impl TrainingLoop<'_> {
         self.logs.evaluation_ends(part, set, step, &metrics)?;
         self.observer.observe(Event::Evaluated { step, part, set, samples, averaged, seconds, heads });
         let mut summary = EvalSummary::new(metrics, seconds);
+        summary.batch_size = Some(self.backend.scored_at_a_time(self.context.job) as u64);
         summary.auc_achievable = dataset.auc_achievable().filter(|_| part == Part::Eval);
         summary.ids_out_of_range = ids_out_of_range;
         Ok(summary)

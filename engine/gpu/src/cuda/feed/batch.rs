@@ -101,22 +101,30 @@ impl FeedPart {
         self.batch.rows(self.rows.clone()).map(move |BlockRow { block, row }| [block % slots, row])
     }
 
-    /// Describes what is wrong with a batch in which the GPU has found an error: the CPU unpacks it again and names
+    /// Describes what is wrong with batches in which the GPU has found an error: the CPU unpacks them again and names
     /// the first one.
-    pub fn diagnose(&self) -> DataError {
-        let (Source { part, options }, start) = (&*self.source, self.batch.start);
-        let again = StreamOptions { start, prefetch: 1, ..*options };
-        let first = BatchStream::open(Arc::clone(part), &again).map(|mut batches| batches.next());
-        match first {
-            Err(error) | Ok(Some(Err(error))) => error,
-            Ok(_) => DataError::Changed {
-                path: None,
-                what: format!(
-                    "in the batch that starts at sample {} of epoch {}, the GPU found ids, labels or bags that the \
-                     schema does not allow, and the CPU did not: the memory of the CPU or the GPU is unreliable",
-                    start.sample, start.epoch
-                ),
-            },
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn diagnose(parts: &[Arc<Self>]) -> DataError {
+        let start = parts.first().expect("a GPU finds errors in batches").batch.start;
+        parts.iter().find_map(|part| part.first_error()).unwrap_or_else(|| DataError::Changed {
+            path: None,
+            what: format!(
+                "in the batch that starts at sample {} of epoch {}, the GPU found ids, labels or bags that the schema \
+                 does not allow, and the CPU did not: the memory of the CPU or the GPU is unreliable",
+                start.sample, start.epoch
+            ),
+        })
+    }
+
+    /// Unpacks the batch on the CPU and returns the first error.
+    fn first_error(&self) -> Option<DataError> {
+        let Source { part, options } = &*self.source;
+        let again = StreamOptions { start: self.batch.start, prefetch: 1, ..*options };
+        match BatchStream::open(Arc::clone(part), &again).map(|mut batches| batches.next()) {
+            Err(error) | Ok(Some(Err(error))) => Some(error),
+            Ok(_) => None,
         }
     }
 }

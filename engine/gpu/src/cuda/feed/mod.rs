@@ -92,6 +92,8 @@ pub struct FeedRanks<'a> {
     pub delivery: Delivery,
     /// The gates that copies from the host pass, one per GPU; none if they pass no gates.
     pub gates: &'a [Arc<CopyGate>],
+    /// The batches that are in a slot together: several if they are scored.
+    pub grouped: usize,
 }
 
 /// Which samples of a batch the GPUs of this process get.
@@ -125,12 +127,17 @@ impl<'a> FeedRanks<'a> {
             binds_threads: setup.execution.binds_threads,
             delivery: setup.execution.delivery,
             gates,
+            grouped: 1,
         }
     }
 
-    /// Returns the same for an evaluation, which has its own way to keep blocks.
-    pub(in crate::cuda) fn for_evaluation(setup: &'a ModelSetup, gates: &'a [Arc<CopyGate>]) -> Self {
-        let ranks = Self::of(setup, gates);
+    /// Returns the same for an evaluation, which has its own way to keep blocks, and scores several batches together.
+    pub(in crate::cuda) fn for_evaluation(
+        setup: &'a ModelSetup,
+        gates: &'a [Arc<CopyGate>],
+        grouped: usize,
+    ) -> Self {
+        let ranks = Self { grouped, ..Self::of(setup, gates) };
         match ranks.delivery {
             Delivery::Kept => Self { delivery: Delivery::Needed, ..ranks },
             Delivery::Needed | Delivery::Broadcast => ranks,
@@ -171,6 +178,7 @@ impl Feed {
             binds_threads: true,
             delivery: Delivery::Needed,
             gates: &[],
+            grouped: 1,
         };
         Self::open_shares(ranks, part, options, stay)
     }
@@ -200,7 +208,7 @@ impl Feed {
         options: &StreamOptions,
         stay: bool,
     ) -> Result<Self> {
-        let FeedRanks { devices, first, binds_threads, delivery, .. } = ranks;
+        let FeedRanks { devices, first, binds_threads, delivery, grouped, .. } = ranks;
         let (slabs, slab_bytes) = BlockStream::ring_for(&part, &options.io);
         let (kept, window) = PackedStream::blocks_kept(&part, options);
         let ahead = PackedStream::BLOCKS_AHEAD + devices.len() * (COPIES_MAX + REQUESTS_MAX);
@@ -212,7 +220,7 @@ impl Feed {
             if delivery == Delivery::Kept { PackedStream::reading_once } else { PackedStream::with_ring };
         let stream = open(Arc::clone(&part), options, ring)?;
         let source = Arc::new(Source { part, options: *options });
-        let slots = if stay { source.part.blocks.len() } else { slots(&source.part, options) };
+        let slots = if stay { source.part.blocks.len() } else { slots(&source.part, options, grouped) };
         let mut rings = Vec::new();
         for device in devices {
             device.bind()?;
@@ -278,7 +286,8 @@ impl Feed {
     ///
     /// # Errors
     /// If the driver does not report the free memory.
-    pub fn fits(devices: &[Arc<Device>], part: &DatasetPart, options: &StreamOptions) -> Result<bool> {
+    pub fn fits(ranks: FeedRanks<'_>, part: &DatasetPart, options: &StreamOptions) -> Result<bool> {
+        let FeedRanks { devices, grouped, .. } = ranks;
         let block_bytes = BlockStream::ring_for(part, &options.io).1;
         let all = part.blocks.len();
         let fits = |device: &Arc<Device>| {
@@ -286,7 +295,7 @@ impl Feed {
             Ok((all * block_bytes) as u64 <= device.free_bytes()? / 4)
         };
         let fits = devices.iter().map(fits).collect::<Result<Vec<_>>>()?;
-        Ok(all <= slots(part, options) || fits.into_iter().all(|fits| fits))
+        Ok(all <= slots(part, options, grouped) || fits.into_iter().all(|fits| fits))
     }
 
     /// Returns how blocks are read.
@@ -442,9 +451,9 @@ fn keep(devices: &[Arc<Device>], part: &DatasetPart) -> Result<Vec<Arc<KeptBlock
 }
 
 /// Returns the number of slots with which a feed never waits for itself: for the blocks of the next batch, those of
-/// batches in flight or made ahead, and a window that arrives meanwhile.
-fn slots(part: &DatasetPart, options: &StreamOptions) -> usize {
+/// batches in flight or made ahead, and a window that arrives meanwhile. `grouped` batches are in flight together.
+fn slots(part: &DatasetPart, options: &StreamOptions, grouped: usize) -> usize {
     let (kept, window) = PackedStream::blocks_kept(part, options);
-    let of_batch = options.batch_size.div_ceil(part.block_samples as usize);
-    kept + window + (BATCHES_IN_FLIGHT + options.prefetch) * of_batch
+    let of_batches = |batches: usize| (batches * options.batch_size).div_ceil(part.block_samples as usize);
+    kept + window + BATCHES_IN_FLIGHT * of_batches(grouped) + options.prefetch * of_batches(1)
 }

@@ -3,6 +3,7 @@
 mod layout;
 mod unpack;
 
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use rankine_cuda::kernels::{Rate, Step, Totals};
 use rankine_cuda::{Buffer, CopyGate, Device, Lane, Moment, PinnedBuffer, Pointer};
 use rankine_embedding::cuda::{Hotness, Ids, Result};
 use rankine_reader::{Bags, Samples, Schema};
+use rayon::prelude::*;
 
 use super::feed::FeedPart;
 pub(super) use layout::Input;
@@ -144,36 +146,50 @@ impl InputSlot {
         self.complete(lanes)
     }
 
-    /// The same for a batch whose blocks are on the GPU or being copied there: the GPU unpacks it. A value that the
-    /// schema does not admit sets the entry of `faults` at the step's index of losses.
+    /// The same for batches whose blocks are on the GPU or being copied there: the GPU unpacks them, one after another.
+    /// A value that the schema does not admit sets the entry of `faults` at the step's index of losses.
     ///
     /// # Panics
-    /// If there are more samples than the slot holds.
+    /// If there are more samples than the slot holds, or no batches.
     ///
     /// # Errors
     /// If the driver refuses.
     pub fn unpack(
         &mut self,
         lanes: InputLanes<'_>,
-        batch: &FeedPart,
+        batches: &[Arc<FeedPart>],
         unpacker: &Unpacker,
         faults: Pointer<u32>,
         parameters: StepParameters<'_>,
     ) -> Result<()> {
         let lane = lanes.copies;
-        self.write_header(batch.len(), parameters);
+        let samples = batches.iter().map(|batch| batch.len()).sum();
+        self.write_header(samples, parameters);
         let rows = self.layout.rows;
-        let to = self.header.elements_mut()[rows..].chunks_exact_mut(2);
-        to.zip(batch.rows()).for_each(|(to, row)| to.copy_from_slice(&row));
-        lane.wait(batch.copied())?;
+        let (mut to, mut of_batches) = (&mut self.header.elements_mut()[rows..], Vec::new());
+        for batch in batches {
+            let (own, behind) = mem::take(&mut to).split_at_mut(2 * batch.len());
+            of_batches.push((own, batch));
+            to = behind;
+        }
+        let fill = |(to, batch): (&mut [u32], &Arc<FeedPart>)| {
+            to.chunks_exact_mut(2).zip(batch.rows()).for_each(|(to, row)| to.copy_from_slice(&row));
+        };
+        match batches.len() {
+            1 => of_batches.into_iter().for_each(fill),
+            // One thread takes as long as the GPU takes to score them.
+            _ => of_batches.into_par_iter().for_each(fill),
+        }
+        batches.iter().try_for_each(|batch| lane.wait(batch.copied()))?;
+        let ring = batches.first().expect("there is a batch").ring();
         let rows_at = self.words.pointer().element(rows).cast();
         // SAFETY: the pinned memory has these words, and is not written before the reader has been waited for; until
         // then the batch is kept, and with it its blocks, for which the lane has just waited.
         unsafe {
-            let words = &self.header.elements()[..rows + 2 * batch.len()];
+            let words = &self.header.elements()[..rows + 2 * samples];
             lanes.upload(words, self.words.pointer())?;
             lanes.wait()?;
-            unpacker.enqueue(lane, batch.ring(), rows_at, self.input(), faults)?;
+            unpacker.enqueue(lane, ring, rows_at, self.input(), faults)?;
         }
         self.complete(lanes)
     }

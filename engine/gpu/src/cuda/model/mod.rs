@@ -20,7 +20,7 @@ use rankine_cuda::probe::uuid_text;
 use rankine_cuda::{Budget, CopyGate, Device, Part};
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::{Optimizer, RankTraffic};
-use rankine_job::DeviceKind;
+use rankine_job::{DeviceKind, Job};
 use rankine_model::ModelSpec;
 use rankine_model::guard::StepOutcome;
 use rankine_reader::Samples;
@@ -51,6 +51,8 @@ pub struct CudaModel {
     /// Steps that were started.
     steps: u64,
     ranks: GpuRanks,
+    /// How many training batches have as many samples as are scored at a time.
+    scored_batches: usize,
     /// One per GPU of this process; none if copies from the host never wait for transfers between nodes.
     gates: Vec<Arc<CopyGate>>,
     /// The part that was scored last, if its blocks fit on the GPUs: only its first evaluation reads.
@@ -77,6 +79,7 @@ impl CudaModel {
             setup,
             optimizers,
             steps: 0,
+            scored_batches: ranks.call_first(|rank| Ok(rank.scored_batches()))?,
             ranks,
             gates,
             resident: ResidentPart::default(),
@@ -156,6 +159,10 @@ impl CudaModel {
 impl Backend for CudaModel {
     fn kind(&self) -> DeviceKind {
         DeviceKind::Cuda
+    }
+
+    fn scored_at_a_time(&self, _: &Job) -> usize {
+        self.score_size()
     }
 
     fn open(&self, part: DatasetPart, options: &StreamOptions) -> Result<Batches, BackendError> {

@@ -29,6 +29,7 @@ use crate::cuda::error::{Error, Result};
 use crate::cuda::gpu_rank::GpuRank;
 use crate::cuda::input::SLOTS;
 use crate::cuda::rank::RankModel;
+use crate::cuda::score_size;
 use crate::cuda::setup::ModelSetup;
 
 /// The ranks of this process.
@@ -264,19 +265,16 @@ fn create_rank(
     cluster: Option<Cluster>,
 ) -> Result<Box<dyn RankModel>> {
     let cluster = cluster.map(Arc::new);
-    let create = || -> Result<Box<dyn RankModel>> {
+    let create = |scored: usize| -> Result<Box<dyn RankModel>> {
         let context = RankContext::new(device, cluster.as_ref(), setup.execution.collnet)?;
         let setup = Arc::clone(setup);
         Ok(match setup.execution.precision {
-            Precision::Fp32 | Precision::Tf32 => Box::new(GpuRank::<f32>::new(context, setup)?),
-            Precision::Bf16 | Precision::Fp8 => Box::new(GpuRank::<bf16>::new(context, setup)?),
-            Precision::Fp16 => Box::new(GpuRank::<f16>::new(context, setup)?),
+            Precision::Fp32 | Precision::Tf32 => Box::new(GpuRank::<f32>::new(context, setup, scored)?),
+            Precision::Bf16 | Precision::Fp8 => Box::new(GpuRank::<bf16>::new(context, setup, scored)?),
+            Precision::Fp16 => Box::new(GpuRank::<f16>::new(context, setup, scored)?),
         })
     };
-    if setup.measures_memory {
-        device.measure(create)?;
-    }
-    create()
+    create(score_size::choose(setup, device, cluster.as_deref(), create)?)
 }
 
 /// A command to a thread.

@@ -12,12 +12,12 @@ use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 
 use super::CudaModel;
-use crate::cuda::batch::{GlobalBatch, chunks};
+use crate::cuda::batch::{GlobalBatch, chunks, feed_batch};
 use crate::cuda::error::{Error, Result};
 use crate::cuda::evaluation::{
     CudaEvaluation, EvaluationResult, EvaluationShape, EvaluationSizes, ScoresToRank,
 };
-use crate::cuda::feed::{self, Feed, FeedRanks};
+use crate::cuda::feed::{self, Feed, FeedBatch, FeedRanks};
 
 impl CudaModel {
     /// Appends the logits of each sample in the shares of this process's ranks, one per head.
@@ -82,6 +82,14 @@ impl CudaModel {
         self.ranks.evaluate(batch)
     }
 
+    /// Enqueues scoring batches together, and forgets them.
+    fn score_group(&mut self, group: &mut Vec<FeedBatch>) -> Result<()> {
+        match group.is_empty() {
+            true => Ok(()),
+            false => self.score_batch(GlobalBatch::Packed(std::mem::take(group).iter().collect())),
+        }
+    }
+
     /// Returns the result of an evaluation, whose predictions are not corrected. With several processes, only the
     /// first one gets AUCs and histograms of scores.
     ///
@@ -108,7 +116,7 @@ impl CudaModel {
 
     /// Returns the most samples that are scored at a time.
     pub fn score_size(&self) -> usize {
-        self.setup.score_size()
+        self.scored_batches * self.setup.batches.batch_size
     }
 }
 
@@ -123,7 +131,12 @@ impl Scorer for CudaModel {
         if !CudaEvaluation::fits(part.samples) {
             return Err(BackendError::TooManySamples { samples: part.samples });
         }
-        let options = StreamOptions { batch_size: options.batch_size.min(self.score_size()), ..*options };
+        // Scored together, training batches leave the scores of all samples in the same order as if each were scored
+        // alone.
+        let options =
+            StreamOptions { batch_size: options.batch_size.min(self.setup.batches.batch_size), ..*options };
+        let of_rank = self.scored_batches * self.setup.rank_samples();
+        let grouped = of_rank / options.batch_size.div_ceil(self.ranks.topology().ranks());
         self.begin_evaluation(EvaluationShape {
             samples: part.samples as usize,
             batch_size: options.batch_size,
@@ -134,20 +147,29 @@ impl Scorer for CudaModel {
         resident.keep_only(&part, options.batch_size);
         let (setup, gates, fits) = (Arc::clone(&self.setup), self.gates.clone(), Cell::new(false));
         let open = || {
-            let ranks = FeedRanks::for_evaluation(&setup, &gates);
-            fits.set(Feed::fits(ranks.devices, &part, &options)?);
+            let ranks = FeedRanks::for_evaluation(&setup, &gates, grouped);
+            fits.set(Feed::fits(ranks, &part, &options)?);
             feed::open_batches(ranks, part, &options, fits.get())
         };
         let stays = |batch: &Batch| fits.get() && matches!(batch, Batch::Packed(_));
-        let mut samples = 0;
+        let (mut samples, mut group) = (0, Vec::new());
         let score = |batch: &Batch, bytes_read| {
-            self.evaluate_batch(batch)?;
+            match batch {
+                Batch::Packed(packed) => {
+                    group.push(feed_batch(&**packed).clone());
+                    if group.len() == grouped {
+                        self.score_group(&mut group)?;
+                    }
+                }
+                Batch::Unpacked(_) => self.evaluate_batch(batch)?,
+            }
             samples += batch.samples() as u64;
             let scored = ScoringProgress { samples, bytes_read, out_of_range: batch.out_of_range() };
             progress(scored).map(ControlFlow::Continue).map_err(BackendError::Stopped)
         };
         // Kept until all samples are scored.
         let (_, opened) = resident.score(open, stays, score)?;
+        self.score_group(&mut group)?;
         self.resident = resident;
         let scores = self.finish_scores(judged)?;
         drop(opened);

@@ -9,6 +9,7 @@ use rankine_embedding::cuda::Result;
 use rankine_model::Layer;
 
 use super::resources::{ActivationMatrices, Activations, PartialSums, Resources};
+use super::rows::NetworkRows;
 
 /// A model's cross layers.
 #[derive(Debug)]
@@ -58,24 +59,24 @@ impl<T: Element> CrossNetwork<T> {
     /// Creates layers over some vectors. `fused` is whether a product with the epilogue
     /// [`CrossNetwork::input_epilogue`] computes the gradients with respect to the last layer's result.
     pub(super) fn new(
-        device: &Arc<Device>,
+        (device, rows): (&Arc<Device>, NetworkRows),
         layers: &[Vec<Layer>],
         first: ActivationMatrices<T>,
         fused: bool,
     ) -> Result<Self> {
-        let Matrix { rows: samples, columns, .. } = first.values;
-        let buffer = || Buffer::filled(device, samples * columns, 0);
-        let pieces = CrossGradient::<T>::pieces(samples as u32);
+        let columns = first.values.columns;
+        let buffer = |rows: usize| Buffer::filled(device, rows * columns, 0);
+        let pieces = CrossGradient::<T>::pieces(rows.trained as u32);
         let mut input = first.values;
         let make = |layers: &Vec<Layer>| -> Result<_> {
             let (low_rank, layer) = match layers.as_slice() {
-                &[v, u] => (Some((v, Activations::new(device, samples, v.outputs)?)), u),
+                &[v, u] => (Some((v, Activations::new(device, rows, v.outputs)?)), u),
                 layers => (None, layers[0]),
             };
-            let (product, output) = (buffer()?, buffer()?);
-            let (gradients, product_gradients) = (buffer()?, buffer()?);
+            let (product, output) = (buffer(rows.values())?, buffer(rows.values())?);
+            let (gradients, product_gradients) = (buffer(rows.trained)?, buffer(rows.trained)?);
             let made = CrossLayer { input, low_rank, layer, product, output, gradients, product_gradients };
-            input = Matrix::contiguous(made.output.pointer(), samples, columns);
+            input = Matrix::contiguous(made.output.pointer(), rows.trained, columns);
             Ok(made)
         };
         Ok(Self {
@@ -95,7 +96,13 @@ impl<T: Element> CrossNetwork<T> {
         ActivationMatrices { values: self.matrix(&last.output), gradients: self.matrix(&last.gradients) }
     }
 
-    pub(super) fn plan_forward(&self, resources: &Resources<T>, samples: usize) -> Result<Forward> {
+    /// `learns` is whether a backward pass follows.
+    pub(super) fn plan_forward(
+        &self,
+        resources: &Resources<T>,
+        samples: usize,
+        learns: bool,
+    ) -> Result<Forward> {
         let rows = |matrix: Matrix<T>| matrix.first_rows(samples);
         let product = |layer: &Layer, x: Matrix<T>, out: Matrix<T>, epilogue| {
             let weights = Matrix::contiguous(
@@ -103,7 +110,7 @@ impl<T: Element> CrossNetwork<T> {
                 layer.outputs,
                 layer.inputs,
             );
-            Product::by_transposed(&resources.blas, resources.compute, rows(x), weights, rows(out), epilogue)
+            resources.forward_product([rows(x), weights], rows(out), epilogue, learns)
         };
         let products = |cross: &CrossLayer<T>| {
             let epilogue = Epilogue::Cross {

@@ -10,6 +10,7 @@ use rankine_topology::Rank;
 
 use super::layers::Layouts;
 use super::resources::{ActivationMatrices, PartialSums, Resources};
+use super::rows::NetworkRows;
 use super::vector_layout::VectorLayout;
 use crate::cuda::group::GradientSums;
 use crate::cuda::input::Input;
@@ -41,16 +42,16 @@ pub(super) struct Head<T> {
 
 impl<T: Element> Head<T> {
     pub(super) fn new(
-        device: &Arc<Device>,
+        (device, rows): (&Arc<Device>, NetworkRows),
         spec: &ModelSpec,
         layouts: Layouts<'_>,
         input: HeadInput<T>,
         vectors: ActivationMatrices<T>,
     ) -> Result<Self> {
         let Layouts { vectors: vector_layout, layers } = layouts;
-        let (samples, heads) = (vectors.values.rows, spec.heads.len());
+        let heads = spec.heads.len();
         let weights: Vec<_> = spec.heads.iter().map(|head| head.weight).collect();
-        let pieces = kernels::Head::<T>::pieces(samples as u32) as usize;
+        let pieces = kernels::Head::<T>::pieces(rows.trained as u32) as usize;
         let mut wide = vectors;
         if let Some(&first) = vector_layout.wide.first() {
             for matrix in [&mut wide.values, &mut wide.gradients] {
@@ -64,13 +65,13 @@ impl<T: Element> Head<T> {
             wide_features: vector_layout.wide.len(),
             dense_columns: layers.linear.map_or(0, |layer| layer.inputs),
             weights: Buffer::of(device, &weights)?,
-            logits: Buffer::filled(device, samples * heads, 0xff)?,
+            logits: Buffer::filled(device, rows.values() * heads, 0xff)?,
             losses: Buffer::filled(device, pieces * heads, 0xff)?,
             parts: PartialSums::new(device, pieces as u32, end - layers.head.offset)?,
         })
     }
 
-    fn heads(&self) -> usize {
+    pub(super) fn heads(&self) -> usize {
         self.weights.len()
     }
 
@@ -118,7 +119,8 @@ impl<T: Element> Head<T> {
             relu: u32::from(self.input.relu),
             reserved: 0,
         };
-        // SAFETY: there are as many parts and losses as pieces of a batch; the caller vouches for the input.
+        // SAFETY: there are as many parts and losses as pieces of a training batch, and logits of all samples that may
+        // be scored; the caller vouches for the input.
         unsafe { lane.launch(&head, (kernels::Head::<T>::pieces(head.samples), 1)) }?;
         Ok(())
     }

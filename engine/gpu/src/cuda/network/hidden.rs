@@ -13,6 +13,7 @@ use super::interaction::{InputEpilogue, TopInput};
 use super::mlp::{self, Mlp};
 use super::quantization::Fp8Builder;
 use super::resources::{ActivationMatrices, Resources};
+use super::rows::NetworkRows;
 
 /// Hidden layers.
 #[derive(Debug)]
@@ -38,11 +39,10 @@ pub(super) enum Backward {
 impl<T: Element> Hidden<T> {
     /// Creates layers after `input`, for batches of `samples` samples: in fp8 if there is a builder of fp8 tensors.
     pub(super) fn new(
-        device: &Arc<Device>,
+        (device, rows): (&Arc<Device>, NetworkRows),
         layers: &[Layer],
         input: TopInput<T>,
         builder: Option<&mut Fp8Builder>,
-        samples: usize,
     ) -> Result<Self> {
         Ok(match (builder, input) {
             (Some(builder), input) => {
@@ -52,10 +52,10 @@ impl<T: Element> Hidden<T> {
                         fp8::Input::Fp8 { buffers, gradients: gradients.map(Matrix::cast) }
                     }
                 };
-                Self::Fp8(Fp8Mlp::new(builder, layers, input, samples)?.into())
+                Self::Fp8(Fp8Mlp::new(builder, layers, input)?.into())
             }
             (None, TopInput::Elements(ActivationMatrices { values, gradients })) => {
-                Self::Elements(Mlp::new(device, layers, (values, Some(gradients)), None, true)?)
+                Self::Elements(Mlp::new((device, rows), layers, (values, Some(gradients)), None, true)?)
             }
             (None, TopInput::Fp8 { .. }) => {
                 unreachable!("an interaction in fp8 implies hidden layers in fp8")
@@ -79,7 +79,7 @@ impl<T: Element> Hidden<T> {
         learns: bool,
     ) -> Result<Forward> {
         Ok(match self {
-            Self::Elements(mlp) => Forward::Elements(mlp.plan_forward(resources, samples)?),
+            Self::Elements(mlp) => Forward::Elements(mlp.plan_forward(resources, samples, learns)?),
             Self::Fp8(mlp) => Forward::Fp8(mlp.plan_forward(resources, samples, learns)?),
         })
     }

@@ -16,6 +16,7 @@ use super::fp8::{self, Fp8Cross};
 use super::layers::Layouts;
 use super::quantization::{Fp8Buffers, Fp8Builder};
 use super::resources::{ActivationMatrices, Activations, Resources};
+use super::rows::NetworkRows;
 
 /// The bandwidth of memory, in bytes per second, from which separate look-ups are faster in training. The kernel that
 /// looks up rows itself is limited by its instructions: it takes 320 µs for the 65536 samples of dlrm, on an H100 (3.35
@@ -107,24 +108,23 @@ impl<T: Element> Fp8Dot<T> {
 impl<T: Element> Interaction<T> {
     /// `fp8` if its results are to be in fp8, as the layers after it.
     pub(super) fn new(
-        device: &Arc<Device>,
+        (device, rows): (&Arc<Device>, NetworkRows),
         spec: &ModelSpec,
         layouts: Layouts<'_>,
         vectors: ActivationMatrices<T>,
         fp8: Option<&mut Fp8Builder>,
     ) -> Result<Self> {
         let Layouts { vectors: vector_layout, layers } = layouts;
-        let samples = vectors.values.rows;
         let kind = match spec.interaction {
             model::Interaction::Dot => {
                 let (count, columns) = (spec.vectors(), vector_layout.products(spec).len);
                 let dim = vectors.values.columns / count;
                 match fp8.filter(|_| DotFp8::fits(count as u32, dim as u32, columns as u32)) {
                     Some(fp8) => Kind::Fp8Dot(Fp8Dot {
-                        products: Arc::new(fp8.activations(samples, columns)?),
-                        gradients: Buffer::filled(device, samples * columns, 0)?,
+                        products: Arc::new(fp8.activations(columns)?),
+                        gradients: Buffer::filled(device, rows.trained * columns, 0)?,
                     }),
-                    None => Kind::Dot(Activations::new(device, samples, columns)?),
+                    None => Kind::Dot(Activations::new(device, rows, columns)?),
                 }
             }
             model::Interaction::Cross { .. } => match fp8 {
@@ -132,12 +132,12 @@ impl<T: Element> Interaction<T> {
                 // The backward pass of the network starts with a product of the top MLP, if that has hidden layers.
                 None => {
                     let fused = !layers.hidden.is_empty();
-                    Kind::Cross(CrossNetwork::new(device, &layers.cross, vectors, fused)?)
+                    Kind::Cross(CrossNetwork::new((device, rows), &layers.cross, vectors, fused)?)
                 }
             },
             model::Interaction::FactorizationMachine => {
-                let terms = || Buffer::filled(device, samples, 0);
-                Kind::Machine([terms()?, terms()?])
+                let terms = |rows: usize| Buffer::filled(device, rows, 0);
+                Kind::Machine([terms(rows.values())?, terms(rows.trained)?])
             }
             model::Interaction::Concat => Kind::Concat,
         };
@@ -182,7 +182,7 @@ impl<T: Element> Interaction<T> {
         learns: bool,
     ) -> Result<Forward> {
         Ok(match &self.kind {
-            Kind::Cross(network) => Forward::Cross(network.plan_forward(resources, samples)?),
+            Kind::Cross(network) => Forward::Cross(network.plan_forward(resources, samples, learns)?),
             Kind::Fp8Cross(network) => Forward::Fp8Cross(network.plan_forward(resources, samples, learns)?),
             Kind::Fp8Dot(dot) => {
                 let tensor = dot.products.tensor(resources.fp8(), samples);

@@ -9,6 +9,7 @@ use rankine_embedding::cuda::Result;
 use rankine_model::Layer;
 
 use super::resources::{ActivationMatrices, Activations, PartialSums, Resources};
+use super::rows::NetworkRows;
 
 /// Layers, each fed by the one before it.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ pub(super) struct Backward(Vec<(Product, Option<Product>)>);
 impl<T: Element> Mlp<T> {
     /// Creates layers between an input and an output; without an output, the last layer gets its own.
     pub(super) fn new(
-        device: &Arc<Device>,
+        (device, rows): (&Arc<Device>, NetworkRows),
         layers: &[Layer],
         (mut input, mut input_gradients): (Matrix<T>, Option<Matrix<T>>),
         output: Option<ActivationMatrices<T>>,
@@ -55,7 +56,7 @@ impl<T: Element> Mlp<T> {
             let output = match output {
                 Some(output) if number + 1 == layers.len() => output,
                 _ => {
-                    let activations = Activations::new(device, input.rows, layer.outputs)?;
+                    let activations = Activations::new(device, rows, layer.outputs)?;
                     let output = activations.matrices();
                     buffers.push(activations);
                     output
@@ -65,7 +66,7 @@ impl<T: Element> Mlp<T> {
             (input, input_gradients) = (output.values, Some(output.gradients));
         }
         let outputs = layers.last().map_or(0, |layer| layer.outputs);
-        let parts = PartialSums::new(device, Columns::<T>::pieces(input.rows as u32), outputs)?;
+        let parts = PartialSums::new(device, Columns::<T>::pieces(rows.trained as u32), outputs)?;
         Ok(Self { layers: made, through_last_relu, parts, _buffers: buffers })
     }
 
@@ -74,14 +75,20 @@ impl<T: Element> Mlp<T> {
         self.layers.last().map(|matrices| matrices.output)
     }
 
-    pub(super) fn plan_forward(&self, resources: &Resources<T>, samples: usize) -> Result<Forward> {
+    /// `learns` is whether a backward pass follows.
+    pub(super) fn plan_forward(
+        &self,
+        resources: &Resources<T>,
+        samples: usize,
+        learns: bool,
+    ) -> Result<Forward> {
         let product = |matrices: &LayerMatrices<T>| {
             let layer = matrices.layer;
             let parameters = resources.dense.weights();
             let weights = Matrix::contiguous(parameters.element(layer.offset), layer.outputs, layer.inputs);
             let epilogue = Epilogue::BiasRelu { bias: parameters.element(layer.bias().start) };
             let (x, out) = (matrices.input.first_rows(samples), matrices.output.values.first_rows(samples));
-            Product::by_transposed(&resources.blas, resources.compute, x, weights, out, epilogue)
+            resources.forward_product([x, weights], out, epilogue, learns)
         };
         Ok(Forward(self.layers.iter().map(product).collect::<Result<_, _>>()?))
     }

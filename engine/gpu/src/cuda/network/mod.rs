@@ -14,6 +14,7 @@ mod layers;
 mod mlp;
 mod quantization;
 mod resources;
+mod rows;
 mod squares;
 mod state;
 mod vector_layout;
@@ -42,6 +43,7 @@ use layers::{Layers, Layouts};
 use mlp::Mlp;
 use quantization::Fp8Builder;
 use resources::{ActivationMatrices, Activations, Resources};
+use rows::NetworkRows;
 pub(super) use vector_layout::{VectorLayout, has_pairs};
 
 /// The first loss scale, for precisions that scale the loss, and the number of steps without a skipped one after which
@@ -49,7 +51,8 @@ pub(super) use vector_layout::{VectorLayout, has_pairs};
 const FIRST_SCALE: f32 = 65536.0;
 const SCALE_INTERVAL: u32 = 2000;
 
-/// A model's weights, and the activations of a batch.
+/// A model's weights, and the activations of a batch. Forward passes may take more samples than a training batch has:
+/// there is memory for their activations, but not for gradients.
 #[derive(Debug)]
 pub(super) struct Network<T> {
     resources: Resources<T>,
@@ -119,18 +122,21 @@ impl<T: Element> Network<T> {
     /// do not become too small either, and steps with gradients beyond the range are skipped.
     const SCALED: bool = matches!(T::KIND, ElementKind::F16);
 
-    /// Creates a network as it is at the start of training. With several ranks this is a collective call.
+    /// Creates a network as it is at the start of training, with memory for forward passes over `scored` samples. With
+    /// several ranks this is a collective call.
     pub(super) fn new(
         context: &RankContext,
         setup: &ModelSetup,
         vector_layout: &VectorLayout,
+        scored: usize,
     ) -> Result<Self> {
         let device = &context.device;
         let ModelSetup { model: Model { spec, rules }, execution, .. } = setup;
         // Hidden layers and cross layers multiply in fp8, while other elements are bf16.
         let fp8 = execution.precision == Precision::Fp8;
         let parameters = &initial_parameters(spec, setup.seed);
-        let samples = setup.rank_samples();
+        let rows = NetworkRows { trained: setup.rank_samples(), scored };
+        let memory = (device, rows);
         let _activations = device.purpose("activations");
         let layers = Layers::new(spec, vector_layout);
         let ranks = context.ranks();
@@ -140,28 +146,28 @@ impl<T: Element> Network<T> {
         let sharded = execution.shard_dense_update;
         let dense = Dense::new(context, layers, parameters, &rules.dense, numbers, sharded)?;
         let layers = &dense.layers;
-        let vectors = Activations::new(device, samples, vector_layout.stride)?;
-        let rows = vectors.matrices();
-        let inputs = rows.first_columns(vector_layout.vectors.len);
+        let vectors = Activations::new(device, rows, vector_layout.stride)?;
+        let of_samples = vectors.matrices();
+        let inputs = of_samples.first_columns(vector_layout.vectors.len);
         let layouts = Layouts { vectors: vector_layout, layers };
         let mut builder = (fp8 && !layers.hidden.is_empty())
-            .then(|| Fp8Builder::new(device, layers.pad(parameters), dense.parameters.pointer(), ranks));
-        let interaction = Interaction::new(device, spec, layouts, inputs, builder.as_mut())?;
-        let first = rows.first_columns(vector_layout.first);
+            .then(|| Fp8Builder::new(memory, layers.pad(parameters), dense.parameters.pointer(), ranks));
+        let interaction = Interaction::new(memory, spec, layouts, inputs, builder.as_mut())?;
+        let first = of_samples.first_columns(vector_layout.first);
         let input_buffers = match layers.bottom.first() {
-            Some(layer) => Some(Activations::new(device, samples, layer.inputs)?),
+            Some(layer) => Some(Activations::new(device, rows, layer.inputs)?),
             None => None,
         };
         let dense_input = input_buffers.as_ref().map_or(first, Activations::matrices);
         let bottom = (dense_input.values, None);
-        let bottom = Mlp::new(device, &layers.bottom, bottom, Some(first), interaction.through_relu())?;
-        let hidden = Hidden::new(device, &layers.hidden, interaction.output(), builder.as_mut(), samples)?;
+        let bottom = Mlp::new(memory, &layers.bottom, bottom, Some(first), interaction.through_relu())?;
+        let hidden = Hidden::new(memory, &layers.hidden, interaction.output(), builder.as_mut())?;
         let head_input = match (hidden.output(), interaction.output()) {
             (Some(matrices), _) => HeadInput { matrices, relu: true },
             (None, TopInput::Elements(matrices)) => HeadInput { matrices, relu: false },
             (None, TopInput::Fp8 { .. }) => unreachable!("an interaction in fp8 implies hidden layers"),
         };
-        let head = Head::new(device, spec, layouts, head_input, rows)?;
+        let head = Head::new(memory, spec, layouts, head_input, of_samples)?;
         let of_ranks = dense.gradients.sums().map(|sums| Fp8RankMagnitudes {
             largest: sums.numbers().pointer().element(tally_numbers),
             rank: context.rank().0 as u32,
@@ -176,7 +182,7 @@ impl<T: Element> Network<T> {
             blas: Blas::new(device, execution.algorithms.clone())?,
             weights_blas: Blas::new(device, execution.algorithms.clone())?,
             compute: execution.compute(),
-            samples,
+            samples: rows.trained,
             dense,
             guard: Buffer::of(device, &[Self::guard()])?,
             fp8,
@@ -215,8 +221,7 @@ impl<T: Element> Network<T> {
 
     /// Returns the logits of the first samples of the last forward pass.
     pub(super) fn logits(&self, lane: &Lane, samples: usize) -> Result<Vec<f32>> {
-        let heads = self.head.logits.len() / self.resources.samples;
-        Ok(self.head.logits.read_part(lane, 0, samples * heads)?)
+        Ok(self.head.logits.read_part(lane, 0, samples * self.head.heads())?)
     }
 
     /// Returns the address of the logits of the last forward pass: `[sample][head]`.
@@ -267,7 +272,7 @@ impl<T: Element> Network<T> {
         let resources = &self.resources;
         Ok(Forward {
             samples,
-            bottom: self.bottom.plan_forward(resources, samples)?,
+            bottom: self.bottom.plan_forward(resources, samples, learns)?,
             interaction: self.interaction.plan_forward(resources, samples, learns)?,
             hidden: self.hidden.plan_forward(resources, samples, learns)?,
         })

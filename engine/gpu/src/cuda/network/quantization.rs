@@ -16,6 +16,7 @@ use rankine_embedding::cuda::Result;
 use rankine_model::Layer;
 
 use super::layers::Layers;
+use super::rows::NetworkRows;
 
 /// Expected magnitudes before the first step. Nothing is known about activations: their scale is 1. Gradients of a
 /// mean over a batch are of the order of one sample's share of it; their scale is 16 times the batch size, or somewhat
@@ -123,6 +124,7 @@ impl Fp8 {
 #[derive(Debug)]
 pub(super) struct Fp8Builder {
     pub(super) device: Arc<Device>,
+    pub(super) rows: NetworkRows,
     /// Parameters of all layers, on the host and on the GPU.
     parameters: Vec<f32>,
     parameters_at: Pointer<f32>,
@@ -134,13 +136,14 @@ pub(super) struct Fp8Builder {
 
 impl Fp8Builder {
     pub(super) fn new(
-        device: &Arc<Device>,
+        (device, rows): (&Arc<Device>, NetworkRows),
         parameters: Vec<f32>,
         parameters_at: Pointer<f32>,
         ranks: usize,
     ) -> Self {
         Self {
             device: Arc::clone(device),
+            rows,
             parameters,
             parameters_at,
             ranks,
@@ -155,21 +158,23 @@ impl Fp8Builder {
         self.scalings.len() - 1
     }
 
-    pub(super) fn activations(&mut self, samples: usize, columns: usize) -> Result<Fp8Buffers> {
+    pub(super) fn activations(&mut self, columns: usize) -> Result<Fp8Buffers> {
         let scaling = self.scaling(ACTIVATIONS_AT_FIRST);
-        Fp8Buffers::new(&self.device, samples, columns, scaling)
+        Fp8Buffers::new(&self.device, self.rows, columns, scaling)
     }
 
-    pub(super) fn gradients(&mut self, samples: usize, columns: usize) -> Result<Fp8Buffers> {
+    pub(super) fn gradients(&mut self, columns: usize) -> Result<Fp8Buffers> {
+        let samples = self.rows.trained;
         let scaling = self.scaling(GRADIENTS_AT_FIRST / (samples * self.ranks) as f32);
-        Fp8Buffers::new(&self.device, samples, columns, scaling)
+        Fp8Buffers::new(&self.device, NetworkRows { trained: samples, scored: 0 }, columns, scaling)
     }
 
     pub(super) fn weights(&mut self, layer: &Layer) -> Result<Fp8Buffers> {
         let weights = &self.parameters[layer.offset..][..layer.inputs * layer.outputs];
         let largest = weights.iter().fold(0.0, |largest: f32, weight| largest.max(weight.abs()));
         let scaling = self.scaling(if largest > 0.0 { largest } else { 1.0 });
-        let buffers = Fp8Buffers::new(&self.device, layer.outputs, layer.inputs, scaling)?;
+        let rows = NetworkRows { trained: layer.outputs, scored: 0 };
+        let buffers = Fp8Buffers::new(&self.device, rows, layer.inputs, scaling)?;
         let weights = Fp8Weights {
             values: self.parameters_at.element(layer.offset),
             rows: buffers.rows.pointer(),
@@ -198,7 +203,7 @@ impl Fp8Builder {
     }
 }
 
-/// Buffers of a tensor, row by row and transposed.
+/// Buffers of a tensor, row by row and transposed. Only what is learned from is read transposed.
 #[derive(Debug)]
 pub(super) struct Fp8Buffers {
     rows: Buffer<E4m3>,
@@ -211,10 +216,15 @@ pub(super) struct Fp8Buffers {
 
 impl Fp8Buffers {
     /// Allocates zeros.
-    pub(super) fn new(device: &Arc<Device>, rows: usize, columns: usize, scaling: usize) -> Result<Self> {
-        let turned_stride = rows.next_multiple_of(FP8_MULTIPLE);
+    pub(super) fn new(
+        device: &Arc<Device>,
+        rows: NetworkRows,
+        columns: usize,
+        scaling: usize,
+    ) -> Result<Self> {
+        let turned_stride = rows.trained.next_multiple_of(FP8_MULTIPLE);
         Ok(Self {
-            rows: Buffer::filled(device, rows * columns, 0)?,
+            rows: Buffer::filled(device, rows.values() * columns, 0)?,
             turned: Buffer::filled(device, turned_stride * columns, 0)?,
             columns,
             turned_stride,

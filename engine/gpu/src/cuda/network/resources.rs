@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::blas::{Blas, Compute, Matrix};
+use rankine_cuda::blas::{Blas, Compute, Epilogue, Matrix, Product};
 use rankine_cuda::kernels::{Element, Guard, Total};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::dense::Dense;
 use super::quantization::Fp8;
+use super::rows::NetworkRows;
 
+/// The algorithms of products that score are those for this many samples.
+const SCORED_ROWS: usize = 65536;
 /// Blocks per multiprocessor, for kernels that loop.
 const BLOCKS_EACH: u32 = 8;
 
@@ -21,7 +24,7 @@ pub(super) struct Resources<T> {
     /// For weight gradients, which may be computed in parallel with all other products.
     pub(super) weights_blas: Blas,
     pub(super) compute: Compute,
-    /// Samples of a batch.
+    /// Samples of a training batch.
     pub(super) samples: usize,
     pub(super) dense: Dense<T>,
     pub(super) guard: Buffer<Guard>,
@@ -43,7 +46,21 @@ impl<T: Element> Resources<T> {
         self.fp8.as_ref().expect("parts in fp8 are created together with their shared resources")
     }
 
-    /// Returns the samples of a batch, in the type that kernels use.
+    /// Plans a product of a forward pass, `x weightsᵀ`; `learns` is whether a backward pass follows. Otherwise all
+    /// numbers of samples have the same algorithm, so that the logits of a sample do not depend on how many are scored
+    /// at a time.
+    pub(super) fn forward_product(
+        &self,
+        [x, weights]: [Matrix<T>; 2],
+        out: Matrix<T>,
+        epilogue: Epilogue<T>,
+        learns: bool,
+    ) -> Result<Product> {
+        let rows = if learns { x.rows } else { SCORED_ROWS };
+        Ok(Product::by_transposed_like(&self.blas, self.compute, [x, weights], out, epilogue, rows)?)
+    }
+
+    /// Returns the samples of a training batch, in the type that kernels use.
     pub(super) fn samples_count(&self) -> u32 {
         self.samples as u32
     }
@@ -79,7 +96,8 @@ impl PartialSums {
     }
 }
 
-/// A matrix of activations, one row per sample, and the gradients with respect to them.
+/// A matrix of activations, one row per sample of a training batch, and the gradients with respect to them. Behind
+/// the values there is memory for the other samples that are scored at a time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ActivationMatrices<T> {
     pub(super) values: Matrix<T>,
@@ -104,19 +122,20 @@ impl<T: Copy> ActivationMatrices<T> {
 pub(super) struct Activations<T> {
     values: Buffer<T>,
     gradients: Buffer<T>,
-    samples: usize,
+    rows: NetworkRows,
     columns: usize,
 }
 
 impl<T: Element> Activations<T> {
     /// Allocates zeros.
-    pub(super) fn new(device: &Arc<Device>, samples: usize, columns: usize) -> Result<Self> {
-        let buffer = || Buffer::filled(device, samples * columns, 0);
-        Ok(Self { values: buffer()?, gradients: buffer()?, samples, columns })
+    pub(super) fn new(device: &Arc<Device>, rows: NetworkRows, columns: usize) -> Result<Self> {
+        let buffer = |rows: usize| Buffer::filled(device, rows * columns, 0);
+        Ok(Self { values: buffer(rows.values())?, gradients: buffer(rows.trained)?, rows, columns })
     }
 
     pub(super) fn matrices(&self) -> ActivationMatrices<T> {
-        let matrix = |buffer: &Buffer<T>| Matrix::contiguous(buffer.pointer(), self.samples, self.columns);
+        let matrix =
+            |buffer: &Buffer<T>| Matrix::contiguous(buffer.pointer(), self.rows.trained, self.columns);
         ActivationMatrices { values: matrix(&self.values), gradients: matrix(&self.gradients) }
     }
 }

@@ -84,8 +84,8 @@ impl Fp8Cross {
         layers: &[Vec<Layer>],
         vectors: ActivationMatrices<bf16>,
     ) -> Result<Self> {
-        let (samples, columns) = (vectors.values.rows, vectors.values.columns);
-        let first = Arc::new(builder.activations(samples, columns)?);
+        let (rows, columns) = (builder.rows, vectors.values.columns);
+        let first = Arc::new(builder.activations(columns)?);
         let mut input = Arc::clone(&first);
         let mut make = |layers: &Vec<Layer>| -> Result<_> {
             let (low_rank, layer) = match layers.as_slice() {
@@ -93,26 +93,26 @@ impl Fp8Cross {
                     let low = LowRank {
                         layer: v,
                         weights: builder.weights(&v)?,
-                        values: builder.activations(samples, v.outputs)?,
-                        gradients: builder.gradients(samples, v.outputs)?,
+                        values: builder.activations(v.outputs)?,
+                        gradients: builder.gradients(v.outputs)?,
                     };
                     (Some(low), u)
                 }
                 layers => (None, layers[0]),
             };
-            let straight = |builder: &mut Fp8Builder, expected| {
+            let straight = |builder: &mut Fp8Builder, rows: usize, expected| {
                 let scaling = builder.scaling(expected);
-                Fp8RowBuffer::new(&builder.device, samples, columns, scaling)
+                Fp8RowBuffer::new(&builder.device, rows, columns, scaling)
             };
             let made = CrossLayer {
                 input: Arc::clone(&input),
                 low_rank,
                 layer,
                 weights: builder.weights(&layer)?,
-                product: straight(builder, ACTIVATIONS_AT_FIRST)?,
-                output: Arc::new(builder.activations(samples, columns)?),
-                gradients: straight(builder, GRADIENTS_AT_FIRST / samples as f32)?,
-                product_gradients: builder.gradients(samples, columns)?,
+                product: straight(builder, rows.values(), ACTIVATIONS_AT_FIRST)?,
+                output: Arc::new(builder.activations(columns)?),
+                gradients: straight(builder, rows.trained, GRADIENTS_AT_FIRST / rows.trained as f32)?,
+                product_gradients: builder.gradients(columns)?,
             };
             input = Arc::clone(&made.output);
             Ok(made)

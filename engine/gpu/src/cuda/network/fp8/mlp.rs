@@ -57,13 +57,13 @@ pub(in crate::cuda::network) struct Forward(Option<Fp8Quantize>, Vec<Product>);
 pub(in crate::cuda::network) struct Backward(Fp8Quantize, Vec<(Product, Product)>);
 
 impl Fp8Mlp {
-    /// Creates layers, at least one, for `samples` samples.
+    /// Creates layers, at least one.
     pub(in crate::cuda::network) fn new(
         builder: &mut Fp8Builder,
         layers: &[Layer],
         input: Input,
-        samples: usize,
     ) -> Result<Self> {
+        let rows = builder.rows;
         let outputs = layers[layers.len() - 1].outputs;
         let (elements, mut given, input_gradients) = match input {
             Input::Elements(ActivationMatrices { values, gradients }) => {
@@ -75,21 +75,21 @@ impl Fp8Mlp {
         for &layer in layers {
             let input = match given.take() {
                 Some(buffers) => buffers,
-                None => Arc::new(builder.activations(samples, layer.inputs)?),
+                None => Arc::new(builder.activations(layer.inputs)?),
             };
             made.push(LayerTensors {
                 layer,
                 input,
                 weights: builder.weights(&layer)?,
-                gradients: builder.gradients(samples, layer.outputs)?,
-                bits: Buffer::filled(&builder.device, Fp8Outputs::words(samples, layer.inputs), 0)?,
+                gradients: builder.gradients(layer.outputs)?,
+                bits: Buffer::filled(&builder.device, Fp8Outputs::words(rows.trained, layer.inputs), 0)?,
             });
         }
         Ok(Self {
             input: elements,
             input_gradients,
-            output: Activations::new(&builder.device, samples, outputs)?,
-            parts: PartialSums::new(&builder.device, Columns::<bf16>::pieces(samples as u32), outputs)?,
+            output: Activations::new(&builder.device, rows, outputs)?,
+            parts: PartialSums::new(&builder.device, Columns::<bf16>::pieces(rows.trained as u32), outputs)?,
             layers: made,
         })
     }
