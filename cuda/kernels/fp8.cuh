@@ -59,3 +59,15 @@ __device__ inline void observe_in_warp(Fp8Scaling* scaling, float magnitude) {
     const float largest = largest_in_warp(magnitude);
     if (threadIdx.x % WARP == 0) observe(scaling, largest);
 }
+
+// Records the largest magnitude of a block's threads. All threads of the block must call this.
+template <u32 THREADS>
+__device__ inline void observe_in_block(Fp8Scaling* scaling, float magnitude) {
+    __shared__ float magnitudes[THREADS / WARP];
+    magnitude = largest_in_warp(magnitude);
+    if (threadIdx.x % WARP == 0) magnitudes[threadIdx.x / WARP] = magnitude;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (u32 warp = 1; warp < THREADS / WARP; warp++) magnitude = fmaxf(magnitude, magnitudes[warp]);
+    observe(scaling, magnitude);
+}

@@ -5,17 +5,6 @@
 
 constexpr u32 QUANTIZE_THREADS = 256;
 
-// Records the largest magnitude of a block's threads. All threads of the block must call this.
-__device__ inline void observe_in_block(Fp8Scaling* scaling, float magnitude) {
-    __shared__ float magnitudes[QUANTIZE_THREADS / WARP];
-    magnitude = largest_in_warp(magnitude);
-    if (threadIdx.x % WARP == 0) magnitudes[threadIdx.x / WARP] = magnitude;
-    __syncthreads();
-    if (threadIdx.x != 0) return;
-    for (u32 warp = 1; warp < QUANTIZE_THREADS / WARP; warp++) magnitude = fmaxf(magnitude, magnitudes[warp]);
-    observe(scaling, magnitude);
-}
-
 // Tile of activations.
 constexpr u32 TILE_SAMPLES = 128;
 constexpr u32 TILE_COLUMNS = 128;
@@ -26,20 +15,20 @@ constexpr u32 ACROSS = TILE_COLUMNS / EACH;
 struct Fp8Quantize {
     // [sample][stride]
     const bf16* values;
-    // [sample][columns]
+    // [sample][rows_stride]
     u8* rows;
     // [column][turned_stride]
     u8* turned;
     Fp8Scaling* scaling;
     u32 samples;
-    // A multiple of 16.
+    // A multiple of 8.
     u32 columns;
     u32 stride;
     // The samples rounded up to a multiple of 16, or more.
     u32 turned_stride;
     // Whether a backward pass follows, which needs transposed copies and updated scalings.
     u32 learns;
-    u32 reserved;
+    u32 rows_stride;
 };
 
 // Grid: x over 128 samples, y over 128 columns. A thread has eight columns of four samples that make one word of a
@@ -80,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS) fp8_quantize(cons
             bytes[i] = make_uint2(packed_fp8(scaled[0], scaled[1], scaled[2], scaled[3]),
                                   packed_fp8(scaled[4], scaled[5], scaled[6], scaled[7]));
             if (sample >= p.samples || column >= p.columns) continue;
-            *reinterpret_cast<uint2*>(p.rows + u64(sample) * p.columns + column) = bytes[i];
+            *reinterpret_cast<uint2*>(p.rows + u64(sample) * p.rows_stride + column) = bytes[i];
         }
 #pragma unroll
         for (u32 k = 0; k < EACH; k++) {
@@ -92,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS) fp8_quantize(cons
     }
     if (p.learns == 0) return;
     // Contains a barrier of the block.
-    observe_in_block(p.scaling, largest);
+    observe_in_block<QUANTIZE_THREADS>(p.scaling, largest);
     const u32 lane = threadIdx.x % WARP, at = blockIdx.x * TILE_SAMPLES + lane * 4;
     for (u32 row = threadIdx.x / WARP; row < TILE_COLUMNS; row += QUANTIZE_THREADS / WARP) {
         const u32 of = blockIdx.y * TILE_COLUMNS + row;
@@ -145,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS)
         for (u32 k = 0; k < 4; k++) turned[offset + k][row] = u8(bytes >> k * 8);
     }
     // Contains a barrier of the block.
-    observe_in_block(layer.scaling, largest);
+    observe_in_block<QUANTIZE_THREADS>(layer.scaling, largest);
     for (u32 row = threadIdx.x / 16; row < TILE; row += QUANTIZE_THREADS / 16) {
         if (input + row >= layer.inputs || output + offset >= layer.outputs) continue;
         *reinterpret_cast<u32*>(layer.turned + u64(paired(input + row)) * layer.outputs + output + offset) =

@@ -4,12 +4,18 @@
 // ordered by feature: at any time the whole GPU reads one table, so that many of its frequent rows are in the L1
 // caches and most others in the L2 cache. For 65536 samples of dlrm (218 thousand distinct rows) that is 554 MB, 131
 // us at the rate of a copy; measured: 154 us, and 190 if a warp takes a sample with all its features (H200).
+//
+// Vectors that only products in fp8 read are written as these read them: in fp8, row by row and transposed. A block
+// collects the vectors of some samples in shared memory, where it transposes them.
 #include "dtype.cuh"
+#include "fp8.cuh"
 
+constexpr u32 LOOK_UP_THREADS = 256;
 // Rows that a group of lanes has in flight.
 constexpr u32 LOOK_UPS_AT_ONCE = 8;
 
-// A block's work: each group of `lanes` lanes takes `each` samples of one feature, starting at `first`.
+// A block's work: each group of `lanes` lanes takes `each` samples of one feature, starting at `first`. In fp8 the
+// samples of a block are a multiple of 16, and `each` is at most SAMPLES_EACH_MAX.
 struct LookUpTask {
     u32 feature;
     u32 first;
@@ -43,6 +49,64 @@ struct Part {
     u32 there;
 };
 
+// Vectors of a type of elements.
+template <class T>
+struct Elements {
+    // The first vector of the feature.
+    T* vectors;
+    u32 stride;
+
+    __device__ void put(u32 sample, u32 column, float4 values) {
+        // The vectors are read next by other blocks, so they are streamed past the cache, which keeps the rows.
+        stream4(vectors + u64(sample) * stride + column, values);
+    }
+};
+
+constexpr u32 SAMPLES_EACH_MAX = 16;
+// Four columns each: of all samples of a block, or turned, in rows of one column with one word more.
+constexpr u32 TILE_WORDS = LOOK_UP_THREADS * SAMPLES_EACH_MAX + WARP * VECTOR;
+
+struct LookUpFp8 {
+    // With the rows in fp8 as output.
+    LookUp look_up;
+    // [column][turned_stride]
+    u8* turned;
+    Fp8Scaling* scaling;
+    // The samples rounded up to a multiple of 16, or more.
+    u32 turned_stride;
+    // Whether a backward pass follows, which needs the transposed copy and the largest magnitude.
+    u32 learns;
+};
+
+// Vectors in fp8. They are rounded to bf16 first, so that they are those that `fp8_quantize` makes of vectors in bf16.
+struct InFp8 {
+    // The first vector of the feature.
+    u8* rows;
+    // [sample][lane], the lanes in another order in every second sample, so that four threads that read two samples
+    // each use different banks.
+    u32* tile;
+    u32 stride;
+    // Of the block.
+    u32 first;
+    u32 lanes;
+    float scale;
+    float largest;
+
+    __device__ u32& word(u32 sample, u32 lane) const {
+        return tile[sample * lanes + (lane ^ ((sample / 2 % 4 * 8) & (lanes - 1)))];
+    }
+
+    __device__ void put(u32 sample, u32 column, float4 values) {
+        const float4 rounded = unpacked(packed(values));
+        const float scaled[VECTOR] = {rounded.x * scale, rounded.y * scale, rounded.z * scale, rounded.w * scale};
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; k++) largest = fmaxf(largest, fabsf(scaled[k]));
+        const u32 bytes = packed_fp8(scaled[0], scaled[1], scaled[2], scaled[3]);
+        __stcs(reinterpret_cast<u32*>(rows + u64(sample) * stride + column), bytes);
+        word(sample - first, column / VECTOR) = bytes;
+    }
+};
+
 // Where rows have a lane's four weights.
 template <u32 DTYPE>
 struct Rows {
@@ -63,8 +127,8 @@ struct Rows {
 };
 
 // One id per sample: the vectors are the rows.
-template <u32 DTYPE, class T>
-__device__ inline void copy_rows(const LookUp& p, const Part& part, T* output) {
+template <u32 DTYPE, class Output>
+__device__ inline void copy_rows(const LookUp& p, const Part& part, Output& output) {
     for (u32 column = part.column; column < part.feature.dim; column += part.columns) {
         const Rows<DTYPE> rows(part, column);
         for (u32 sample = part.first; sample < part.last; sample += LOOK_UPS_AT_ONCE) {
@@ -77,18 +141,14 @@ __device__ inline void copy_rows(const LookUp& p, const Part& part, T* output) {
             }
 #pragma unroll
             for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
-                // The vectors are read next by other blocks, so they are streamed past the cache, which keeps the
-                // rows.
-                if (sample + i < part.last) {
-                    stream4(output + u64(sample + i) * p.stride + column, weights_from<DTYPE>(values[i]));
-                }
+                if (sample + i < part.last) output.put(sample + i, column, weights_from<DTYPE>(values[i]));
             }
         }
     }
 }
 
-template <u32 DTYPE, class T>
-__device__ inline void pool_bags(const LookUp& p, const Part& part, T* output) {
+template <u32 DTYPE, class Output>
+__device__ inline void pool_bags(const LookUp& p, const Part& part, Output& output) {
     const auto bag_at = [&](u32 sample) {
         return sample < part.there ? bag_of(part.feature, p.offsets, sample) : Bag{0, 0};
     };
@@ -106,7 +166,7 @@ __device__ inline void pool_bags(const LookUp& p, const Part& part, T* output) {
         const auto close_bag = [&] {
             const float scale = bag_scale(part.feature, bag_end - bag_begin);
             if (scale != 1) sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
-            stream4(output + u64(sample) * p.stride + column, sum);
+            output.put(sample, column, sum);
             sum = make_float4(0, 0, 0, 0);
             bag_begin = bag_end;
         };
@@ -135,16 +195,13 @@ __device__ inline void pool_bags(const LookUp& p, const Part& part, T* output) {
     }
 }
 
-template <u32 DTYPE, class T>
-__device__ inline void look_up(const LookUp& p) {
-    const LookUpTask task = p.tasks[blockIdx.x];
+template <u32 DTYPE, class Output>
+__device__ inline void look_up(const LookUp& p, const LookUpTask& task, const Feature& feature, Output& output) {
     const u32 first = task.first + threadIdx.x / task.lanes * task.each;
     if (first >= p.samples) return;
     const u32 last = min(first + task.each, p.samples), there = min(last, *p.samples_count);
-    const Feature feature = p.features[task.feature];
     const u32 column = threadIdx.x % task.lanes * VECTOR, columns = task.lanes * VECTOR;
     const Part part = {feature, p.tables + feature.words, column, columns, first, last, there};
-    T* output = static_cast<T*>(p.output) + feature.vector_offset;
     if (feature.offsets == FIXED && feature.hotness == 1) {
         copy_rows<DTYPE>(p, part, output);
     } else {
@@ -152,11 +209,83 @@ __device__ inline void look_up(const LookUp& p) {
     }
 }
 
+// Writes the transposed copy of a block's vectors. A thread turns up to four times a square of four samples and four
+// columns; all threads have read theirs before the first writes its own.
+__device__ inline void write_turned(const LookUpFp8& p, const LookUpTask& task, const Feature& feature, const InFp8& from) {
+    constexpr u32 TIMES = SAMPLES_EACH_MAX / 4;
+    const u32 lanes = task.lanes, words = LOOK_UP_THREADS / lanes * task.each / 4, squares = words * lanes;
+    // Eight lanes by four words, if there are so many lanes, use all banks, both to read and to write.
+    const u32 across = min(lanes, 8u), of_warp = WARP / across;
+    u32 turned[TIMES][VECTOR];
+    const auto place = [&](u32 square, u32& word, u32& lane) {
+        const u32 part = square / WARP, within = square % WARP, parts = lanes / across;
+        lane = part % parts * across + within % across;
+        word = part / parts * of_warp + within / across;
+    };
+#pragma unroll
+    for (u32 time = 0; time < TIMES; time++) {
+        const u32 square = time * LOOK_UP_THREADS + threadIdx.x;
+        if (square >= squares) continue;
+        u32 word, lane, bytes[4];
+        place(square, word, lane);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) bytes[i] = from.word(turned_sample(word) + i / 2 * TURNED_FAR + i % 2, lane);
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; k++) {
+            const u32 pick = k | (k + 4) << 4;
+            const u32 low = __byte_perm(bytes[0], bytes[1], pick), high = __byte_perm(bytes[2], bytes[3], pick);
+            turned[time][k] = __byte_perm(low, high, 0x5410);
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (u32 time = 0; time < TIMES; time++) {
+        const u32 square = time * LOOK_UP_THREADS + threadIdx.x;
+        if (square >= squares) continue;
+        u32 word, lane;
+        place(square, word, lane);
+#pragma unroll
+        for (u32 k = 0; k < VECTOR; k++) from.tile[(lane * VECTOR + k) * (words + 1) + word] = turned[time][k];
+    }
+    __syncthreads();
+    for (u32 column = threadIdx.x / WARP; column < feature.dim; column += LOOK_UP_THREADS / WARP) {
+        u8* const row = p.turned + u64(feature.vector_offset + column) * p.turned_stride;
+        for (u32 word = threadIdx.x % WARP; word < words; word += WARP) {
+            const u32 sample = task.first + word * 4;
+            if (sample >= p.turned_stride) break;
+            *reinterpret_cast<u32*>(row + sample) = from.tile[column * (words + 1) + word];
+        }
+    }
+}
+
+template <u32 DTYPE>
+__device__ inline void look_up_fp8(const LookUpFp8& p) {
+    __shared__ u32 tile[TILE_WORDS];
+    const LookUpTask task = p.look_up.tasks[blockIdx.x];
+    const Feature feature = p.look_up.features[task.feature];
+    u8* const rows = static_cast<u8*>(p.look_up.output) + feature.vector_offset;
+    InFp8 output = {rows, tile, p.look_up.stride, task.first, task.lanes, p.scaling->scale, 0};
+    if (task.first + LOOK_UP_THREADS / task.lanes * task.each > p.look_up.samples) {
+        // The transposed copy has zeros after the last sample.
+        for (u32 word = threadIdx.x; word < TILE_WORDS; word += LOOK_UP_THREADS) tile[word] = 0;
+        __syncthreads();
+    }
+    look_up<DTYPE>(p.look_up, task, feature, output);
+    if (p.learns == 0) return;
+    // Contains a barrier of the block.
+    observe_in_block<LOOK_UP_THREADS>(p.scaling, output.largest);
+    write_turned(p, task, feature, output);
+}
+
 // One kernel per type of table and type of vector: in one kernel for all, every type would use the registers of the
 // largest, which made dlrm's look-ups 30% slower.
 #define KERNEL(VECTORS, ROWS, T, DTYPE)                                                                          \
-    extern "C" __global__ void __launch_bounds__(256, 4) look_up_##VECTORS##_##ROWS(const __grid_constant__ LookUp p) { \
-        look_up<DTYPE, T>(p);                                                                                    \
+    extern "C" __global__ void __launch_bounds__(LOOK_UP_THREADS, 4)                                             \
+        look_up_##VECTORS##_##ROWS(const __grid_constant__ LookUp p) {                                           \
+        const LookUpTask task = p.tasks[blockIdx.x];                                                             \
+        const Feature feature = p.features[task.feature];                                                        \
+        Elements<T> output = {static_cast<T*>(p.output) + feature.vector_offset, p.stride};                      \
+        look_up<DTYPE>(p, task, feature, output);                                                                \
     }
 #define KERNELS(VECTORS, T)          \
     KERNEL(VECTORS, f32, T, FP32)    \
@@ -166,3 +295,13 @@ __device__ inline void look_up(const LookUp& p) {
 KERNELS(f32, float)
 KERNELS(bf16, bf16)
 KERNELS(f16, f16)
+
+#define KERNEL_FP8(ROWS, DTYPE)                                          \
+    extern "C" __global__ void __launch_bounds__(LOOK_UP_THREADS, 4)     \
+        look_up_fp8_##ROWS(const __grid_constant__ LookUpFp8 p) {        \
+        look_up_fp8<DTYPE>(p);                                           \
+    }
+
+KERNEL_FP8(f32, FP32)
+KERNEL_FP8(bf16, BF16)
+KERNEL_FP8(f16, FP16)

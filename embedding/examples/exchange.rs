@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use half::bf16;
-use rankine_cuda::kernels::{Rate, Step};
+use rankine_cuda::kernels::{Rate, Step, Vectors};
 use rankine_cuda::{Buffer, Cluster, Device, Graph, Lane, Moment, PeerBarrier, Pointer};
 use rankine_embedding::cuda::{
     self, Feature, Hotness, Ids, InitialWeights, Layout, NodeTables, RoutedBatch, UpdateInputs,
@@ -369,7 +369,9 @@ impl Bench {
     fn pool(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         let samples = self.tables.layout().samples();
         // SAFETY: as for sending.
-        unsafe { self.tables.pool(lane, self.routed(batch), samples, self.vectors.pointer()) }
+        unsafe {
+            self.tables.pool(lane, self.routed(batch), samples, Vectors::Elements(self.vectors.pointer()))
+        }
     }
 
     fn reduce(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {

@@ -6,7 +6,7 @@ use std::error::Error;
 
 use clap::{Parser, ValueEnum};
 use half::bf16;
-use rankine_cuda::kernels::{Rate, Step};
+use rankine_cuda::kernels::{Rate, Step, Vectors};
 use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Pointer};
 use rankine_embedding::cuda::{Feature, Hotness, Ids, InitialWeights, Layout, LocalTables, UpdateInputs};
 use rankine_embedding::{Optimizer, Pooling, UpdateRule};
@@ -113,7 +113,7 @@ fn main() -> Result<()> {
     let look_up = Graph::capture(&lane, || {
         // SAFETY: the batches fit the layout, and there are as many vectors; all live until the end.
         batches.iter().try_for_each(|batch| unsafe {
-            tables.look_up(&lane, ids(batch), options.batch, vectors.pointer())
+            tables.look_up(&lane, ids(batch), options.batch, Vectors::Elements(vectors.pointer()))
         })
     })?;
     let route = Graph::capture(&lane, || {

@@ -206,7 +206,7 @@ fn activations_become_fp8(bench: &Bench, words: &mut Words) -> Outcome {
         stride: stride as u32,
         turned_stride: samples.next_multiple_of(FP8_MULTIPLE) as u32,
         learns: 1,
-        reserved: 0,
+        rows_stride: columns as u32,
     };
     // SAFETY: the buffers have these lengths.
     unsafe { bench.lane.launch(&quantize, quantize.grid()) }?;

@@ -30,7 +30,7 @@ pub fn paired_position(row: usize) -> usize {
 pub struct Fp8Quantize {
     /// `[sample][stride]`
     pub values: Pointer<bf16>,
-    /// `[sample][column]`
+    /// `[sample][rows_stride]`
     pub rows: Pointer<E4m3>,
     /// `[column][turned_stride]`, with samples ordered by [`transposed_position`].
     pub turned: Pointer<E4m3>,
@@ -38,7 +38,7 @@ pub struct Fp8Quantize {
     pub scaling: Pointer<Fp8Scaling>,
     /// Samples.
     pub samples: u32,
-    /// A multiple of [`FP8_MULTIPLE`].
+    /// A multiple of 8.
     pub columns: u32,
     /// Elements from one sample to the next, a multiple of 8.
     pub stride: u32,
@@ -47,8 +47,8 @@ pub struct Fp8Quantize {
     pub turned_stride: u32,
     /// 1 if the transposed matrix is written and the largest magnitude is recorded, else 0.
     pub learns: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Numbers in fp8 from one sample to the next, a multiple of 8.
+    pub rows_stride: u32,
 }
 
 impl Fp8Quantize {

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::names::Family;
-use super::{Element, Feature, Id, Kernel};
+use super::{E4m3, Element, Feature, Fp8Scaling, Id, Kernel};
 use crate::runtime::{Lane, Pointer, Result};
 
 /// The samples of a feature that a block looks up, from `first` on.
@@ -30,10 +30,37 @@ impl LookUpTask {
     /// The fewest blocks of a feature with several look-ups per sample, as far as [`Self::ROWS`] allows.
     const BLOCKS: u32 = 32;
 
+    /// The most samples of a group of lanes in fp8, and samples of a block that fill whole sectors of memory.
+    const EACH_IN_FP8: u32 = 16;
+    const SECTOR: u32 = 32;
+
     /// Returns the blocks that look up all samples of a feature with at most `hotness` ids per bag and rows of `dim`
     /// elements.
     pub fn of_feature(feature: u32, samples: u32, hotness: u32, dim: u32) -> impl Iterator<Item = Self> {
-        let lanes = (dim / 4).next_power_of_two().clamp(1, 32);
+        let lanes = Self::lanes(dim);
+        Self::blocks(feature, samples, lanes, Self::each(samples, hotness, lanes))
+    }
+
+    /// Returns the same for [`LookUpFp8`]: each block but the last has a multiple of 16 samples. The rows have at most
+    /// [`LookUpFp8::DIM_MAX`] elements.
+    pub fn of_feature_in_fp8(
+        feature: u32,
+        samples: u32,
+        hotness: u32,
+        dim: u32,
+    ) -> impl Iterator<Item = Self> {
+        let lanes = Self::lanes(dim);
+        let least = (Self::SECTOR / (Self::THREADS / lanes)).max(2);
+        let each = Self::each(samples, hotness, lanes).clamp(least, Self::EACH_IN_FP8);
+        Self::blocks(feature, samples, lanes, each / 2 * 2)
+    }
+
+    fn lanes(dim: u32) -> u32 {
+        (dim / 4).next_power_of_two().clamp(1, 32)
+    }
+
+    /// Returns how many samples a group of lanes takes.
+    fn each(samples: u32, hotness: u32, lanes: u32) -> u32 {
         let groups = Self::THREADS / lanes;
         let look_ups = match hotness {
             1 => Self::ROWS,
@@ -41,8 +68,11 @@ impl LookUpTask {
                 (samples.saturating_mul(hotness) / (groups * Self::BLOCKS)).clamp(Self::ROWS, Self::LOOK_UPS)
             }
         };
-        let each = (look_ups / hotness).max(1);
-        let of_block = groups * each;
+        (look_ups / hotness).max(1)
+    }
+
+    fn blocks(feature: u32, samples: u32, lanes: u32, each: u32) -> impl Iterator<Item = Self> {
+        let of_block = Self::THREADS / lanes * each;
         (0..samples.div_ceil(of_block)).map(move |block| Self {
             feature,
             first: block * of_block,
@@ -76,7 +106,56 @@ pub struct LookUp<T> {
     pub stride: u32,
 }
 
+/// Where vectors in fp8 are written, row by row and transposed.
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8Vectors {
+    /// `[sample][stride]`
+    pub rows: Pointer<E4m3>,
+    /// `[column][turned_stride]`, with samples ordered by [`super::transposed_position`].
+    pub turned: Pointer<E4m3>,
+    /// Their scaling.
+    pub scaling: Pointer<Fp8Scaling>,
+    /// Elements from one sample to the next, a multiple of 4.
+    pub stride: u32,
+    /// Elements from one transposed row to the next: the samples rounded up to a multiple of 16, or more.
+    pub turned_stride: u32,
+    /// Whether a backward pass follows: then the transposed matrix is written, and the largest magnitude is recorded.
+    pub learns: bool,
+}
+
+/// Pools as [`LookUp`] does, but writes what [`super::Fp8Quantize`] makes of the vectors in bf16.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct LookUpFp8 {
+    /// With the rows as output, and with tasks from [`LookUpTask::of_feature_in_fp8`].
+    look_up: LookUp<E4m3>,
+    /// `[column][turned_stride]`
+    turned: Pointer<E4m3>,
+    /// Their scaling.
+    scaling: Pointer<Fp8Scaling>,
+    /// As for [`Fp8Vectors`].
+    turned_stride: u32,
+    /// 1 if a backward pass follows, else 0.
+    learns: u32,
+}
+
+/// Where vectors are written.
+#[derive(Debug, Clone, Copy)]
+pub enum Vectors<T> {
+    /// `[sample][stride]`
+    Elements(Pointer<T>),
+    /// In fp8.
+    Fp8(Fp8Vectors),
+}
+
 const _: () = assert!(size_of::<LookUpTask>() == 16 && size_of::<LookUp<f32>>() == 64);
+
+impl<T> LookUp<T> {
+    /// Returns the look-ups with tasks from number `first` on.
+    fn from(self, first: u32) -> Self {
+        Self { tasks: self.tasks.element(first as usize), ..self }
+    }
+}
 
 impl<T: Element> LookUp<T> {
     /// Enqueues it; `counts` has the number of tasks per table type, indexed by [`super::Dtype`].
@@ -88,12 +167,48 @@ impl<T: Element> LookUp<T> {
     /// If the driver reports an error.
     pub unsafe fn enqueue(&self, lane: &Lane, counts: [u32; 3]) -> Result<()> {
         let [f32s, bf16s, _] = counts;
-        let from = |first: u32| Self { tasks: self.tasks.element(first as usize), ..*self };
         // SAFETY: the caller vouches for it.
         unsafe {
-            lane.launch(&TypedLookUp::<T, 0>(from(0)), (counts[0], 1))?;
-            lane.launch(&TypedLookUp::<T, 1>(from(f32s)), (counts[1], 1))?;
-            lane.launch(&TypedLookUp::<T, 2>(from(f32s + bf16s)), (counts[2], 1))
+            lane.launch(&TypedLookUp::<T, 0>(*self), (counts[0], 1))?;
+            lane.launch(&TypedLookUp::<T, 1>(self.from(f32s)), (counts[1], 1))?;
+            lane.launch(&TypedLookUp::<T, 2>(self.from(f32s + bf16s)), (counts[2], 1))
+        }
+    }
+}
+
+impl LookUpFp8 {
+    /// The most elements of a row.
+    pub const DIM_MAX: usize = 128;
+
+    /// Pools into `vectors` instead of the output of `look_up`, which has tasks from
+    /// [`LookUpTask::of_feature_in_fp8`].
+    pub fn new<T>(look_up: LookUp<T>, vectors: Fp8Vectors) -> Self {
+        let LookUp { tables, features, tasks, ids, offsets, samples_count, samples, .. } = look_up;
+        let Fp8Vectors { rows: output, turned, scaling, stride, turned_stride, learns } = vectors;
+        Self {
+            look_up: LookUp { tables, features, tasks, ids, offsets, samples_count, output, samples, stride },
+            turned,
+            scaling,
+            turned_stride,
+            learns: learns.into(),
+        }
+    }
+
+    /// Enqueues it, as [`LookUp::enqueue`] does.
+    ///
+    /// # Safety
+    /// See [`Lane::launch`].
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub unsafe fn enqueue(&self, lane: &Lane, counts: [u32; 3]) -> Result<()> {
+        let [f32s, bf16s, _] = counts;
+        let from = |first| Self { look_up: self.look_up.from(first), ..*self };
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            lane.launch(&TypedLookUpFp8::<0>(*self), (counts[0], 1))?;
+            lane.launch(&TypedLookUpFp8::<1>(from(f32s)), (counts[1], 1))?;
+            lane.launch(&TypedLookUpFp8::<2>(from(f32s + bf16s)), (counts[2], 1))
         }
     }
 }
@@ -107,4 +222,41 @@ struct TypedLookUp<T, const DTYPE: u32>(LookUp<T>);
 unsafe impl<T: Element, const DTYPE: u32> Kernel for TypedLookUp<T, DTYPE> {
     const ID: Id = Family::LookUp.variant([T::KIND as usize, DTYPE as usize]);
     const THREADS: u32 = LookUpTask::THREADS;
+}
+
+/// The same in fp8.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+struct TypedLookUpFp8<const DTYPE: u32>(LookUpFp8);
+
+// SAFETY: `look_up.cu` has the same struct.
+unsafe impl<const DTYPE: u32> Kernel for TypedLookUpFp8<DTYPE> {
+    const ID: Id = Family::LookUpFp8.variant([DTYPE as usize]);
+    const THREADS: u32 = LookUpTask::THREADS;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_in_fp8_have_whole_groups_of_sixteen_samples() {
+        for dim in [1, 4, 8, 12, 16, 36, 64, 100, 128] {
+            for hotness in 1..=101 {
+                for samples in [1, 15, 16, 700, 65_536] {
+                    let tasks: Vec<_> = LookUpTask::of_feature_in_fp8(3, samples, hotness, dim).collect();
+                    let LookUpTask { lanes, each, .. } = tasks[0];
+                    let of_block = LookUpTask::THREADS / lanes * each;
+                    assert!(of_block.is_multiple_of(16) && of_block >= LookUpTask::SECTOR);
+                    assert!(each <= LookUpTask::EACH_IN_FP8);
+                    assert!(lanes * 4 >= dim && (tasks.len() as u32 - 1) * of_block < samples);
+                    assert!(tasks.len() as u32 * of_block >= samples);
+                    for (number, task) in tasks.iter().enumerate() {
+                        let first = number as u32 * of_block;
+                        assert_eq!(*task, LookUpTask { feature: 3, first, lanes, each });
+                    }
+                }
+            }
+        }
+    }
 }

@@ -90,7 +90,7 @@ pub use head::Head;
 pub use initialize::Initialize;
 pub use judge::{Judge, JudgeKeys, JudgeKeysTotal, JudgeParts, JudgeTotal, Sums as JudgeSums};
 pub use limits::RANKS_MAX;
-pub use look_up::{LookUp, LookUpTask};
+pub use look_up::{Fp8Vectors, LookUp, LookUpFp8, LookUpTask, Vectors};
 pub use machine::{Machine, MachineBackward, MachineForward};
 pub use mark::Mark;
 pub(crate) use matmul::{

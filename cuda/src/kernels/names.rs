@@ -171,7 +171,7 @@ kernels! {
     "initialize": Initialize = "initialize";
     "judge": JudgeParts = "judge", JudgeTotal = "judge_total", JudgeKeys = "judge_keys",
         JudgeKeysTotal = "judge_keys_total";
-    "look_up": LookUp = "look_up" [ELEMENTS, ELEMENTS];
+    "look_up": LookUp = "look_up" [ELEMENTS, ELEMENTS], LookUpFp8 = "look_up_fp8" [ELEMENTS];
     "machine": MachineForward = "machine_forward" [ELEMENTS],
         MachineBackward = "machine_backward" [ELEMENTS];
     "mark": Mark = "mark";

@@ -38,6 +38,7 @@ mod error;
 mod exchange;
 mod layout;
 mod local;
+mod look_ups;
 mod routing;
 mod storage;
 
@@ -50,8 +51,8 @@ pub use exchange::route::RouteSnapshot;
 pub use exchange::rows::RowExchange;
 pub use layout::{Feature, Hotness, Ids, Layout};
 pub use local::LocalTables;
-pub use local::look_ups::LookUps;
 pub use local::route::LocalRouteSnapshot;
+pub use look_ups::LookUps;
 pub use routing::router::LookUpCounts;
 pub use storage::device_rows::DeviceRows;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use libtest_mimic::{Failed, Trial};
-use rankine_cuda::kernels::{self, Element, ElementKind, Pair, RAIL_HEADER, Rate};
+use rankine_cuda::kernels::{self, Element, ElementKind, Pair, RAIL_HEADER, Rate, Vectors};
 use rankine_cuda::{Buffer, Cluster, Device, Graph, Lane, Moment};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{
@@ -383,7 +383,7 @@ impl RankThread<'_> {
         // for.
         unsafe {
             let samples = self.case.layout.samples();
-            tables.look_up(lane, routed, samples, batch.vectors.pointer())?;
+            tables.look_up(lane, routed, samples, Vectors::Elements(batch.vectors.pointer()))?;
             tables.reduce(lane, routed, batch.gradients.pointer())?;
             tables.meet(lane)?;
             tables.carry_back(lane, routed)?;
@@ -781,7 +781,12 @@ fn one_rank_learns_as_tables_on_one_gpu(case: &Case, words: &mut Random) -> Outc
             let vectors = batch.vectors.read(lane)?;
             // SAFETY: the buffers have the sizes that the layout says, and live until the lane has been waited for.
             unsafe {
-                local.look_up(lane, ids, case.layout.samples(), batch.vectors.pointer())?;
+                local.look_up(
+                    lane,
+                    ids,
+                    case.layout.samples(),
+                    Vectors::Elements(batch.vectors.pointer()),
+                )?;
                 local.route(lane, ids)?;
                 local.update(lane, ids, batch.gradients.pointer(), batch.update_inputs())?;
             }
@@ -916,7 +921,7 @@ fn traffic_is_that_of_the_ids<T: Element>(case: &Case, words: &mut Random) -> Ou
             if number == 0 {
                 // SAFETY: as for iterations.
                 unsafe {
-                    rank.tables.look_up(lane, routed, samples, batch.vectors.pointer())?;
+                    rank.tables.look_up(lane, routed, samples, Vectors::Elements(batch.vectors.pointer()))?;
                     rank.tables.meet(lane)?;
                 }
                 continue;

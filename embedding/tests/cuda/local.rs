@@ -1,8 +1,10 @@
 //! Compares tables on one GPU with the CPU's: look-ups and routes of columns of every kind.
 
 use half::bf16;
-use rankine_cuda::Buffer;
-use rankine_cuda::kernels::{Element, Pair};
+use rankine_cuda::kernels::{
+    Element, FP8_MULTIPLE, Fp8Scaling, Fp8Vectors, LookUpFp8, Pair, Vectors, transposed_position,
+};
+use rankine_cuda::{Buffer, E4m3};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{
     Error, Feature, Hotness, Ids, InitialWeights, Layout, LocalRouteSnapshot, LocalTables, LookUpCounts,
@@ -17,6 +19,7 @@ pub(crate) const BODIES: &[Body] = &[
     ("first_weights_are_the_cpus_or_zeros", CASES, first_weights_are_the_cpus_or_zeros),
     ("vectors_are_the_pooled_rows_in_f32", 2 * CASES, vectors_are_the_pooled_rows::<f32>),
     ("vectors_are_the_pooled_rows_in_bf16", 2 * CASES, vectors_are_the_pooled_rows::<bf16>),
+    ("vectors_in_fp8_are_those_in_bf16_rounded", 2 * CASES, vectors_in_fp8_are_those_in_bf16_rounded),
     ("rows_past_two_to_the_31_elements_are_found", 1, rows_past_two_to_the_31_elements_are_found),
     ("fewer_samples_can_be_looked_up", CASES, fewer_samples_can_be_looked_up),
     ("routes_are_the_cpus", 4 * CASES, routes_are_the_cpus),
@@ -232,7 +235,7 @@ fn check_vectors<T: Element>(bench: &Bench, case: &Case, columns: &[Column], sam
     let stride = case.layout.elements() / case.layout.samples();
     let vectors = Buffer::<T>::filled(&bench.device, samples * stride, 0xff)?;
     // SAFETY: the ids fit the layout, and there are as many vectors.
-    unsafe { tables.look_up(&bench.lane, ids.ids(), samples, vectors.pointer()) }?;
+    unsafe { tables.look_up(&bench.lane, ids.ids(), samples, Vectors::Elements(vectors.pointer())) }?;
     let (found, expected) = (vectors.read(&bench.lane)?, expected_vectors::<T>(case, columns, samples));
     let bits = |element: &T| bytemuck::bytes_of(element).to_vec();
     match found.iter().zip(&expected).position(|(found, expected)| bits(found) != bits(expected)) {
@@ -258,6 +261,74 @@ fn fewer_samples_can_be_looked_up(bench: &Bench, words: &mut Random) -> Outcome 
     let columns = case.batch(words, samples);
     let wanted = 1 + words.below(case.layout.samples() as u64) as usize;
     check_vectors::<f32>(bench, &case, &columns, wanted)
+}
+
+/// Row by row and transposed; what no look-up writes stays poison, but the transposed matrix has zeros after the last
+/// sample.
+fn vectors_in_fp8_are_those_in_bf16_rounded(bench: &Bench, words: &mut Random) -> Outcome {
+    let is_short = |table: &TableSpec| table.dim <= LookUpFp8::DIM_MAX;
+    let case = loop {
+        let case = Case::random(words)?;
+        if case.layout.tables().iter().all(is_short) {
+            break case;
+        }
+    };
+    let in_batch = some_samples(words, &case.layout);
+    let columns = case.batch(words, in_batch);
+    let samples = 1 + words.below(case.layout.samples() as u64) as usize;
+    let stride = case.layout.elements() / case.layout.samples();
+    let turned_stride = samples.next_multiple_of(FP8_MULTIPLE);
+    let learns = words.below(4) > 0;
+    let poison = E4m3(0xff);
+    let scaling = Fp8Scaling::expecting(words.one_of(&[0.003, 1.0, 70.0]));
+    let (on_gpu, ids) = (case.tables(bench)?, DeviceIds::new(bench, &case.layout, &columns)?);
+    let rows = Buffer::<E4m3>::filled(&bench.device, samples * stride, 0xff)?;
+    let turned = Buffer::<E4m3>::filled(&bench.device, turned_stride * stride, 0xff)?;
+    let scalings = Buffer::of(&bench.device, &[scaling])?;
+    let vectors = Fp8Vectors {
+        rows: rows.pointer(),
+        turned: turned.pointer(),
+        scaling: scalings.pointer(),
+        stride: stride as u32,
+        turned_stride: turned_stride as u32,
+        learns,
+    };
+    // SAFETY: the ids fit the layout, and there are as many vectors.
+    unsafe { on_gpu.look_up(&bench.lane, ids.ids(), samples, Vectors::<bf16>::Fp8(vectors)) }?;
+    let (rows, turned) = (rows.read(&bench.lane)?, turned.read(&bench.lane)?);
+    let mut is_written = vec![false; stride];
+    for feature in case.layout.features() {
+        let dim = case.layout.tables()[feature.table].dim.next_multiple_of(4);
+        is_written[feature.vector_offset..][..dim].fill(true);
+    }
+    let mut largest = 0.0f32;
+    let in_bf16 = expected_vectors::<bf16>(&case, &columns, samples);
+    for (column, is_written) in is_written.into_iter().enumerate() {
+        for sample in 0..turned_stride {
+            let expected = match (is_written, sample < samples) {
+                (false, _) => poison,
+                (true, false) => E4m3(0),
+                (true, true) => {
+                    let scaled = in_bf16[sample * stride + column].to_f32() * scaling.scale;
+                    largest = largest.max(scaled.abs());
+                    E4m3::of(scaled)
+                }
+            };
+            let straight = if sample < samples { rows[sample * stride + column] } else { expected };
+            let across = turned[column * turned_stride + transposed_position(sample)];
+            if straight != expected || across != (if learns { expected } else { poison }) {
+                let found = format!("{straight:?} and transposed {across:?}, not {expected:?}");
+                let layout = &case.layout;
+                return Err(format!("sample {sample}, column {column}: {found}: {learns} {layout:?}").into());
+            }
+        }
+    }
+    let expected = if learns { largest } else { 0.0 };
+    let found = scalings.read(&bench.lane)?[0].largest;
+    if found != expected.to_bits() {
+        return Err(format!("the largest is {expected}, not {}", f32::from_bits(found)).into());
+    }
+    Ok(())
 }
 
 fn rows_past_two_to_the_31_elements_are_found(bench: &Bench, words: &mut Random) -> Outcome {
@@ -286,7 +357,7 @@ fn rows_past_two_to_the_31_elements_are_found(bench: &Bench, words: &mut Random)
     let ids = DeviceIds::new(bench, &case.layout, &batch)?;
     let vectors = Buffer::<f32>::filled(&bench.device, 1_000 * 512, 0xff)?;
     // SAFETY: the ids fit the layout, and there are as many vectors.
-    unsafe { on_gpu.look_up(&bench.lane, ids.ids(), 1_000, vectors.pointer()) }?;
+    unsafe { on_gpu.look_up(&bench.lane, ids.ids(), 1_000, Vectors::Elements(vectors.pointer())) }?;
     let found = vectors.read(&bench.lane)?;
     for (number, (table, column)) in tables.iter().zip(&batch).enumerate() {
         let field = UniformField::new(case.seed, number as u32);
@@ -403,7 +474,7 @@ fn models_without_features_look_nothing_up(bench: &Bench, _: &mut Random) -> Out
     let vectors = Buffer::<f32>::filled(&bench.device, 24, 0)?;
     // SAFETY: there are no ids, and as many vectors as samples.
     unsafe {
-        tables.look_up(&bench.lane, ids.ids(), 3, vectors.pointer())?;
+        tables.look_up(&bench.lane, ids.ids(), 3, Vectors::Elements(vectors.pointer()))?;
         tables.route(&bench.lane, ids.ids())?;
     }
     tables.check(&bench.lane)?;

@@ -1,11 +1,12 @@
 //! The rows that a rank receives from their owners, and their pooling.
 
-use rankine_cuda::kernels::{Element, Feature, LookUp, LookUpTask, RANKS_MAX};
-use rankine_cuda::{Buffer, Lane, Peers, Pointer, SharedBuffer};
+use rankine_cuda::kernels::{Element, LookUp, RANKS_MAX, Vectors};
+use rankine_cuda::{Lane, Peers, Pointer, SharedBuffer};
 
 use crate::cuda::error::Result;
 use crate::cuda::exchange::route::NodeRoute;
 use crate::cuda::layout::Layout;
+use crate::cuda::look_ups::LookUps;
 use crate::cuda::{POISON, RoutedBatch};
 
 /// Memory for received rows, and the look-ups in it.
@@ -13,11 +14,8 @@ use crate::cuda::{POISON, RoutedBatch};
 pub(crate) struct Landing {
     /// `[slot][width]`, of elements.
     rows: SharedBuffer<u32>,
-    /// Features that look up `rows` by slot.
-    features: Buffer<Feature>,
-    tasks: Buffer<LookUpTask>,
-    /// Number of tasks per type of row; all tasks have the same type.
-    counts: [u32; 3],
+    /// Which look up `rows` by slot.
+    look_ups: LookUps,
 }
 
 impl Landing {
@@ -28,14 +26,7 @@ impl Landing {
             let _exchange = device.purpose("exchange");
             peers.share(layout.slots_max() * layout.wire_width() * size_of::<T>() / 4, POISON)?
         };
-        let features = layout.landing_features::<T>();
-        let (tasks, counts) = layout.look_up_tasks(&features);
-        Ok(Self {
-            rows,
-            features: Buffer::of(device, &features)?,
-            tasks: Buffer::of(device, &tasks)?,
-            counts,
-        })
+        Ok(Self { rows, look_ups: LookUps::of_features(device, layout, &layout.landing_features::<T>())? })
     }
 
     /// The addresses to which owners write the rows of each rank of the node.
@@ -53,21 +44,26 @@ impl Landing {
         route: &NodeRoute,
         batch: RoutedBatch,
         (samples, stride): (usize, usize),
-        vectors: Pointer<T>,
+        vectors: Vectors<T>,
     ) -> Result<()> {
         let look_up = LookUp {
             tables: self.rows.pointer().cast(),
-            features: self.features.pointer(),
-            tasks: self.tasks.pointer(),
+            features: Pointer::NULL,
+            tasks: Pointer::NULL,
             ids: route.slots.pointer(),
             offsets: batch.ids.offsets,
             samples_count: batch.ids.samples,
-            output: vectors,
+            output: Pointer::NULL,
             samples: samples as u32,
             stride: stride as u32,
         };
-        // SAFETY: rows, features and tasks belong to this value; the caller vouches for the rest.
-        Ok(unsafe { look_up.enqueue(lane, self.counts) }?)
+        // SAFETY: the rows belong to this value; the caller vouches for the rest.
+        unsafe { self.look_ups.enqueue(lane, look_up, vectors) }
+    }
+
+    /// Whether [`Landing::pool`] can write vectors in fp8.
+    pub(crate) fn pools_to_fp8(&self) -> bool {
+        self.look_ups.fit_fp8()
     }
 
     /// Bytes that peers access.

@@ -11,7 +11,7 @@ pub(crate) mod squares;
 pub(crate) mod sums;
 pub(crate) mod traffic;
 
-use rankine_cuda::kernels::{Element, ElementKind, RANKS_MAX, Send, Update};
+use rankine_cuda::kernels::{Element, ElementKind, RANKS_MAX, Send, Update, Vectors};
 use rankine_cuda::{Cluster, Lane, PeerBarrier, Pointer, Rail};
 use rankine_topology::{LocalRank, Rank};
 
@@ -201,7 +201,7 @@ impl NodeTables {
         lane: &Lane,
         batch: RoutedBatch,
         samples: usize,
-        vectors: Pointer<T>,
+        vectors: Vectors<T>,
     ) -> Result<()> {
         self.check_element::<T>();
         // SAFETY: the caller vouches for all of this.
@@ -324,11 +324,12 @@ impl NodeTables {
     /// the vector of each bag is written to its position. Rows are rounded to `T` before they are pooled.
     ///
     /// # Panics
-    /// If `T` is not the type that the tables were created with.
+    /// If `T` is not the type that the tables were created with, or if the vectors are in fp8, but not
+    /// [`NodeTables::pools_to_fp8`].
     ///
     /// # Safety
     /// The ids must be those of the routed batch, which must have at least `samples` samples; `vectors` must have as
-    /// many samples with the layout's stride; all ranks must have met since the last look-up; lifetimes as for
+    /// many samples with the layout's stride, or in fp8 with one that holds all vectors; all ranks must have met since the last look-up; lifetimes as for
     /// [`NodeTables::route`]; see [`Lane::launch`].
     ///
     /// # Errors
@@ -338,7 +339,7 @@ impl NodeTables {
         lane: &Lane,
         batch: RoutedBatch,
         samples: usize,
-        vectors: Pointer<T>,
+        vectors: Vectors<T>,
     ) -> Result<()> {
         // SAFETY: the caller vouches for all of this.
         unsafe {
@@ -406,14 +407,25 @@ impl NodeTables {
         lane: &Lane,
         batch: RoutedBatch,
         samples: usize,
-        vectors: Pointer<T>,
+        vectors: Vectors<T>,
     ) -> Result<()> {
         self.check_element::<T>();
         // SAFETY: the caller vouches for all of this.
         unsafe {
             self.exchange.pool(lane, batch, samples, vectors)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.add(lane, batch, vectors))
+            match (&self.pooled, vectors) {
+                (None, _) => Ok(()),
+                (Some(pooled), Vectors::Elements(vectors)) => pooled.add(lane, batch, vectors),
+                (Some(_), Vectors::Fp8(_)) => {
+                    panic!("bags that owners pool are added to vectors of elements")
+                }
+            }
         }
+    }
+
+    /// Whether vectors can be written in fp8: if they are short enough, and owners pool no bags.
+    pub fn pools_to_fp8(&self) -> bool {
+        self.exchange.landing.pools_to_fp8() && self.pooled.is_none()
     }
 
     /// Enqueues the sums of the gradients of each distinct row that this rank looked up, and sends them to the rows'

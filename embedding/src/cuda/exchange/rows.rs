@@ -1,7 +1,7 @@
 //! The exchange of rows for batches of one size: their routes, and the rows that a rank receives.
 
-use rankine_cuda::kernels::{Addresses, Element, Groups, Send};
-use rankine_cuda::{Lane, Peers, Pointer};
+use rankine_cuda::kernels::{Addresses, Element, Groups, Send, Vectors};
+use rankine_cuda::{Lane, Peers};
 use rankine_topology::{LocalRank, Rank};
 
 use super::landing::Landing;
@@ -125,7 +125,7 @@ impl RowExchange {
         lane: &Lane,
         batch: RoutedBatch,
         samples: usize,
-        vectors: Pointer<T>,
+        vectors: Vectors<T>,
     ) -> Result<()> {
         // SAFETY: the caller vouches for all of this.
         unsafe {

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use rankine_cuda::Pointer;
-use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, RAIL_HEADER, RANKS_MAX, Route, Segment};
+use rankine_cuda::kernels::{
+    self, Element, ElementKind, LookUpFp8, LookUpTask, RAIL_HEADER, RANKS_MAX, Route, Segment,
+};
 use rankine_topology::{LocalRank, Rank};
 
 use crate::cuda::InitialWeights;
@@ -227,12 +229,31 @@ impl Layout {
         features: &[kernels::Feature],
         some: Range<usize>,
     ) -> (Vec<LookUpTask>, [u32; 3]) {
+        self.tasks_by(features, some, LookUpTask::of_feature)
+    }
+
+    /// The same for vectors in fp8; `None` if a feature's are too long.
+    pub(crate) fn look_up_tasks_in_fp8(
+        &self,
+        features: &[kernels::Feature],
+    ) -> Option<(Vec<LookUpTask>, [u32; 3])> {
+        let fit = features.iter().all(|feature| feature.dim as usize <= LookUpFp8::DIM_MAX);
+        fit.then(|| self.tasks_by(features, 0..features.len(), LookUpTask::of_feature_in_fp8))
+    }
+
+    /// Blocks as `of_feature` divides the samples of a feature of some number, hotness and dimension.
+    fn tasks_by<Tasks: Iterator<Item = LookUpTask>>(
+        &self,
+        features: &[kernels::Feature],
+        some: Range<usize>,
+        of_feature: impl Fn(u32, u32, u32, u32) -> Tasks,
+    ) -> (Vec<LookUpTask>, [u32; 3]) {
         let (mut tasks, mut counts) = (Vec::new(), [0; 3]);
         for (dtype, count) in (0..).zip(&mut counts) {
             let before = tasks.len();
             for number in some.clone().filter(|&number| features[number].dtype == dtype) {
                 let (samples, feature) = (self.samples as u32, &features[number]);
-                tasks.extend(LookUpTask::of_feature(number as u32, samples, feature.hotness, feature.dim));
+                tasks.extend(of_feature(number as u32, samples, feature.hotness, feature.dim));
             }
             *count = (tasks.len() - before) as u32;
         }

@@ -1,18 +1,17 @@
 //! Tables on one GPU: nothing is exchanged; rows are looked up and updated in place.
 
-pub(crate) mod look_ups;
 pub(crate) mod route;
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{Element, LookUp, SparseUpdate, TableRows};
+use rankine_cuda::kernels::{Element, LookUp, SparseUpdate, TableRows, Vectors};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_topology::Rank;
 
 use crate::cuda::error::{Result, check_ids};
 use crate::cuda::layout::{Hotness, Ids, Layout};
-use crate::cuda::local::look_ups::LookUps;
 use crate::cuda::local::route::{LocalRoute, LocalRouteSnapshot};
+use crate::cuda::look_ups::LookUps;
 use crate::cuda::routing::router::{LookUpCounts, Router};
 use crate::cuda::storage::RowStore;
 use crate::cuda::storage::device_rows::DeviceRows;
@@ -76,9 +75,12 @@ impl LocalTables {
     /// Enqueues the look-up of the first `samples` samples of a batch: writes the vector of each bag to its position.
     /// An id that is out of range is replaced by the table's last row.
     ///
+    /// # Panics
+    /// If the vectors are in fp8, but not [`LocalTables::pools_to_fp8`].
+    ///
     /// # Safety
     /// The ids must fit the layout, which must have at least `samples` samples; `vectors` must have as many samples
-    /// with the layout's stride; see [`Lane::launch`].
+    /// with the layout's stride, or in fp8 with a stride that holds all vectors; see [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -87,7 +89,7 @@ impl LocalTables {
         lane: &Lane,
         ids: Ids,
         samples: usize,
-        vectors: Pointer<T>,
+        vectors: Vectors<T>,
     ) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe { self.look_up_with(&self.look_ups, lane, ids, samples, vectors) }
@@ -106,22 +108,26 @@ impl LocalTables {
         lane: &Lane,
         ids: Ids,
         samples: usize,
-        vectors: Pointer<T>,
+        vectors: Vectors<T>,
     ) -> Result<()> {
         let look_up = LookUp {
             tables: self.rows.table.pointer(),
-            features: look_ups.features.pointer(),
-            tasks: look_ups.tasks.pointer(),
+            features: Pointer::NULL,
+            tasks: Pointer::NULL,
             ids: ids.ids,
             offsets: ids.offsets,
             samples_count: ids.samples,
-            output: vectors,
+            output: Pointer::NULL,
             samples: samples as u32,
             stride: self.layout.stride as u32,
         };
-        // SAFETY: the tables belong to this value, features and tasks to the look-ups; the caller vouches for the rest.
-        unsafe { look_up.enqueue(lane, look_ups.counts) }?;
-        Ok(())
+        // SAFETY: the tables belong to this value; the caller vouches for the rest.
+        unsafe { look_ups.enqueue(lane, look_up, vectors) }
+    }
+
+    /// Whether [`LocalTables::look_up`] can write vectors in fp8.
+    pub fn pools_to_fp8(&self) -> bool {
+        self.look_ups.fit_fp8()
     }
 
     /// Returns the rows of a batch for a kernel that looks them up itself; `None` unless a sample has vectors of

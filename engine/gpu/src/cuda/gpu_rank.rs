@@ -91,7 +91,8 @@ impl<T: Element> GpuRank<T> {
         let routes = Lane::new(device)?;
         let vector_layout = VectorLayout::new(spec);
         let tables = Tables::initialized::<T>(&context, &setup, &vector_layout, &main)?;
-        let network = Network::new(&context, &setup, &vector_layout, batches * setup.rank_samples())?;
+        let (rows, to_fp8) = (batches * setup.rank_samples(), tables.pools_to_fp8());
+        let network = Network::new(&context, &setup, &vector_layout, rows, to_fp8)?;
         let links = context.links.as_ref();
         let group = links.map(|links| RankGroup::new(links, spec.heads.len())).transpose()?;
         let outcomes = PinnedBuffer::zeroed(device, SLOTS)?;

@@ -60,7 +60,7 @@ impl<T: Element> Iteration<'_, T> {
             match phase {
                 Phase::BottomForward => network.bottom_forward(lane, input, forward),
                 Phase::LookUp if self.rows().is_some() => Ok(()),
-                Phase::LookUp => tables.look_up(lane, batch, samples, network.vectors()),
+                Phase::LookUp => tables.look_up(lane, batch, samples, network.vectors(forward)),
                 Phase::Interact => network.interact(lane, forward, self.rows()),
                 Phase::TopForward => network.hidden_forward(lane, forward),
                 Phase::Head => network.head(lane, input, samples, true),

@@ -161,7 +161,7 @@ fn enqueue_pass<T: Element>(
         network.bottom_forward(main, input, plan)?;
         let rows = scored.and_then(|scored| tables.rows_scored(scored, network, batch.ids));
         if let (Some(scored), None) = (scored, rows) {
-            tables.look_up_scored(main, scored, batch, samples, network.vectors())?;
+            tables.look_up_scored(main, scored, batch, samples, network.vectors(plan))?;
         }
         network.interact(main, plan, rows)?;
         network.hidden_forward(main, plan)?;

@@ -1,6 +1,6 @@
 //! A rank's part of the tables: all of them on a single GPU, otherwise its rows and the exchange with other ranks.
 
-use rankine_cuda::kernels::{Element, TableRows};
+use rankine_cuda::kernels::{Element, TableRows, Vectors};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::{
@@ -35,7 +35,7 @@ pub(super) struct ScoredTables {
 #[derive(Debug)]
 enum ScoredRows {
     /// All rows are on this GPU.
-    Local(LookUps),
+    Local(Box<LookUps>),
     /// Ranks exchange them, by messages for these batches.
     Node(Box<RowExchange>),
     /// Ranks exchange them as in training, with the same number of samples.
@@ -98,7 +98,7 @@ impl Tables {
     pub(super) fn scored<T: Element>(&self, context: &RankContext, samples: usize) -> Result<ScoredTables> {
         let layout = self.layout().clone().with_samples(samples)?;
         let source = match (self, &context.links) {
-            (Self::Local(_), _) => ScoredRows::Local(LookUps::new(&context.device, &layout)?),
+            (Self::Local(_), _) => ScoredRows::Local(LookUps::new(&context.device, &layout)?.into()),
             (Self::Node(tables), Some(links)) if samples != tables.layout().samples() => {
                 ScoredRows::Node(tables.exchange_for::<T>(&links.cluster, samples, SLOTS)?.into())
             }
@@ -144,7 +144,7 @@ impl Tables {
         scored: &ScoredTables,
         batch: RoutedBatch,
         samples: usize,
-        vectors: Pointer<T>,
+        vectors: Vectors<T>,
     ) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
@@ -222,13 +222,14 @@ impl Tables {
     /// Enqueues the look-up of the first samples of a batch, which with several ranks must be routed.
     ///
     /// # Safety
-    /// As for [`Tables::route`]; `vectors` must have the layout's stride for each of the samples.
+    /// As for [`Tables::route`]; `vectors` must have the layout's stride for each of the samples, or in fp8 hold all
+    /// vectors.
     pub(super) unsafe fn look_up<T: Element>(
         &self,
         lane: &Lane,
         batch: RoutedBatch,
         samples: usize,
-        vectors: Pointer<T>,
+        vectors: Vectors<T>,
     ) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
@@ -236,6 +237,14 @@ impl Tables {
                 Self::Local(tables) => tables.look_up(lane, batch.ids, samples, vectors),
                 Self::Node(tables) => tables.look_up(lane, batch, samples, vectors),
             }
+        }
+    }
+
+    /// Whether look-ups can write vectors in fp8.
+    pub(super) fn pools_to_fp8(&self) -> bool {
+        match self {
+            Self::Local(tables) => tables.pools_to_fp8(),
+            Self::Node(tables) => tables.pools_to_fp8(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rankine_cuda::blas::{Epilogue, Matrix};
 use rankine_cuda::kernels::{
-    Dot, DotFp8, Element, FiniteCheck, Machine, MachineBackward, MachineForward, TableRows,
+    Dot, DotFp8, Element, FiniteCheck, Fp8Vectors, Machine, MachineBackward, MachineForward, TableRows,
 };
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
@@ -94,6 +94,16 @@ pub(super) enum Backward {
     Kernels,
 }
 
+impl Forward {
+    /// Returns where look-ups write the vectors of the features, if in fp8.
+    pub(super) fn vectors(&self) -> Option<Fp8Vectors> {
+        match self {
+            Self::Fp8Cross(plan) => plan.vectors(),
+            Self::Cross(_) | Self::Fp8Dot(_) | Self::Kernels { .. } => None,
+        }
+    }
+}
+
 impl<T: Element> Fp8Dot<T> {
     fn gradients(&self) -> Matrix<T> {
         let tensor = &self.products;
@@ -106,13 +116,15 @@ impl<T: Element> Fp8Dot<T> {
 }
 
 impl<T: Element> Interaction<T> {
-    /// `fp8` if its results are to be in fp8, as the layers after it.
+    /// `fp8` if its results are to be in fp8, as the layers after it; `pooled_to_fp8` is whether look-ups can write
+    /// vectors in fp8.
     pub(super) fn new(
         (device, rows): (&Arc<Device>, NetworkRows),
         spec: &ModelSpec,
         layouts: Layouts<'_>,
         vectors: ActivationMatrices<T>,
         fp8: Option<&mut Fp8Builder>,
+        pooled_to_fp8: bool,
     ) -> Result<Self> {
         let Layouts { vectors: vector_layout, layers } = layouts;
         let kind = match spec.interaction {
@@ -128,7 +140,10 @@ impl<T: Element> Interaction<T> {
                 }
             }
             model::Interaction::Cross { .. } => match fp8 {
-                Some(fp8) => Kind::Fp8Cross(Fp8Cross::new(fp8, &layers.cross, vectors.cast())?),
+                Some(fp8) => {
+                    let pooled_from = pooled_to_fp8.then_some(vector_layout.first);
+                    Kind::Fp8Cross(Fp8Cross::new(fp8, &layers.cross, vectors.cast(), pooled_from)?)
+                }
                 // The backward pass of the network starts with a product of the top MLP, if that has hidden layers.
                 None => {
                     let fused = !layers.hidden.is_empty();

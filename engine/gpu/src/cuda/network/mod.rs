@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use rankine_cuda::blas::{Blas, Epilogue, Tuning};
 use rankine_cuda::kernels::{
-    DenseInput, Element, ElementKind, Fp8RankMagnitudes, Guard, Outcome, TableRows, Tally,
+    DenseInput, Element, ElementKind, Fp8RankMagnitudes, Guard, Outcome, TableRows, Tally, Vectors,
 };
 use rankine_cuda::{Buffer, Lane, Pointer};
 use rankine_embedding::Traffic;
@@ -122,13 +122,14 @@ impl<T: Element> Network<T> {
     /// do not become too small either, and steps with gradients beyond the range are skipped.
     const SCALED: bool = matches!(T::KIND, ElementKind::F16);
 
-    /// Creates a network as it is at the start of training, with memory for forward passes over `scored` samples. With
-    /// several ranks this is a collective call.
+    /// Creates a network as it is at the start of training, with memory for forward passes over `scored` samples;
+    /// `pooled_to_fp8` is whether look-ups can write vectors in fp8. With several ranks this is a collective call.
     pub(super) fn new(
         context: &RankContext,
         setup: &ModelSetup,
         vector_layout: &VectorLayout,
         scored: usize,
+        pooled_to_fp8: bool,
     ) -> Result<Self> {
         let device = &context.device;
         let ModelSetup { model: Model { spec, rules }, execution, .. } = setup;
@@ -152,7 +153,9 @@ impl<T: Element> Network<T> {
         let layouts = Layouts { vectors: vector_layout, layers };
         let mut builder = (fp8 && !layers.hidden.is_empty())
             .then(|| Fp8Builder::new(memory, layers.pad(parameters), dense.parameters.pointer(), ranks));
-        let interaction = Interaction::new(memory, spec, layouts, inputs, builder.as_mut())?;
+        // The heads read first-order terms as elements.
+        let pooled_to_fp8 = pooled_to_fp8 && vector_layout.wide.is_empty();
+        let interaction = Interaction::new(memory, spec, layouts, inputs, builder.as_mut(), pooled_to_fp8)?;
         let first = of_samples.first_columns(vector_layout.first);
         let input_buffers = match layers.bottom.first() {
             Some(layer) => Some(Activations::new(device, rows, layer.inputs)?),
@@ -313,9 +316,12 @@ impl<T: Element> Network<T> {
         }
     }
 
-    /// Returns the address of the vectors of a batch, `[sample][stride]`: look-ups write those of the features.
-    pub(super) fn vectors(&self) -> Pointer<T> {
-        self.vectors.matrices().values.pointer
+    /// Returns where look-ups write the vectors of the features for a forward pass.
+    pub(super) fn vectors(&self, plan: &Forward) -> Vectors<T> {
+        match plan.interaction.vectors() {
+            Some(vectors) => Vectors::Fp8(vectors),
+            None => Vectors::Elements(self.vectors.matrices().values.pointer),
+        }
     }
 
     /// Returns the address of the gradients with respect to them.

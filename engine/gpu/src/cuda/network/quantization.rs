@@ -9,7 +9,7 @@ use half::bf16;
 use rankine_cuda::blas::{Fp8Matrix, Fp8Tensor, Matrix};
 use rankine_cuda::kernels::{
     FP8_MULTIPLE, Fp8Check, Fp8Quantize, Fp8QuantizeWeights, Fp8RankMagnitudes, Fp8Rescale, Fp8Scaling,
-    Fp8Tell, Fp8Weights, Guard,
+    Fp8Tell, Fp8Vectors, Fp8Weights, Guard,
 };
 use rankine_cuda::{Buffer, Device, E4m3, Lane, Pointer};
 use rankine_embedding::cuda::Result;
@@ -251,7 +251,19 @@ impl Fp8Buffers {
         self.tensor(fp8, self.rows.len() / self.columns)
     }
 
-    /// Returns the kernel that rounds a matrix of the same size to fp8.
+    /// Returns where look-ups write vectors.
+    pub(super) fn vectors(&self, fp8: &Fp8, learns: bool) -> Fp8Vectors {
+        Fp8Vectors {
+            rows: self.rows.pointer(),
+            turned: self.turned.pointer(),
+            scaling: fp8.scaling(self.scaling),
+            stride: self.columns as u32,
+            turned_stride: self.turned_stride as u32,
+            learns,
+        }
+    }
+
+    /// Returns the kernel that rounds the first columns of samples to fp8: all of them, or some.
     pub(super) fn quantize(&self, fp8: &Fp8, from: Matrix<bf16>, learns: bool) -> Fp8Quantize {
         Fp8Quantize {
             values: from.pointer,
@@ -263,7 +275,7 @@ impl Fp8Buffers {
             stride: from.stride as u32,
             turned_stride: self.turned_stride as u32,
             learns: u32::from(learns),
-            reserved: 0,
+            rows_stride: self.columns as u32,
         }
     }
 }

@@ -10,7 +10,7 @@ use rankine_cuda::blas::{
     Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossMatrices, Fp8Factors, Fp8Matrix, Fp8Tensor, Matrix,
     Product,
 };
-use rankine_cuda::kernels::{CROSS_LAYERS, Element, Fp8CrossFirst, Fp8Quantize};
+use rankine_cuda::kernels::{CROSS_LAYERS, Element, Fp8CrossFirst, Fp8Quantize, Fp8Vectors};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::Result;
 use rankine_model::Layer;
@@ -25,6 +25,8 @@ use crate::cuda::network::resources::{ActivationMatrices, Resources};
 pub(in crate::cuda::network) struct Fp8Cross {
     /// The vectors.
     vectors: ActivationMatrices<bf16>,
+    /// The column from which on look-ups write the vectors to `first`; if none, they write them in bf16.
+    pooled_from: Option<usize>,
     /// x0: the vectors in fp8.
     first: Arc<Fp8Buffers>,
     layers: Vec<CrossLayer>,
@@ -67,7 +69,13 @@ pub(in crate::cuda::network) struct CrossGradientOutputs {
 
 /// The plan of a forward pass over some samples.
 #[derive(Debug)]
-pub(in crate::cuda::network) struct Forward(Fp8Quantize, Vec<Product>);
+pub(in crate::cuda::network) struct Forward {
+    /// Where look-ups write vectors, if in fp8.
+    vectors: Option<Fp8Vectors>,
+    /// Rounds the other vectors, if there are any.
+    quantize: Option<Fp8Quantize>,
+    products: Vec<Product>,
+}
 
 /// The plan of a backward pass over a batch: for each layer in order the weight gradients, and the gradients with
 /// respect to `V x` and to its input.
@@ -77,12 +85,21 @@ pub(in crate::cuda::network) struct Backward {
     first_gradients: Vec<Fp8CrossFirst>,
 }
 
+impl Forward {
+    /// Returns where look-ups write the vectors of the features, if in fp8.
+    pub(in crate::cuda::network) fn vectors(&self) -> Option<Fp8Vectors> {
+        self.vectors
+    }
+}
+
 impl Fp8Cross {
-    /// Creates layers over some vectors, each W, or V and U.
+    /// Creates layers over some vectors, each W, or V and U; look-ups write vectors in fp8 from the column
+    /// `pooled_from` on, if there is one.
     pub(in crate::cuda::network) fn new(
         builder: &mut Fp8Builder,
         layers: &[Vec<Layer>],
         vectors: ActivationMatrices<bf16>,
+        pooled_from: Option<usize>,
     ) -> Result<Self> {
         let (rows, columns) = (builder.rows, vectors.values.columns);
         let first = Arc::new(builder.activations(columns)?);
@@ -117,7 +134,8 @@ impl Fp8Cross {
             input = Arc::clone(&made.output);
             Ok(made)
         };
-        Ok(Self { vectors, layers: layers.iter().map(&mut make).collect::<Result<_>>()?, first })
+        let layers = layers.iter().map(&mut make).collect::<Result<_>>()?;
+        Ok(Self { vectors, pooled_from, layers, first })
     }
 
     /// Returns the last layer's result.
@@ -159,8 +177,13 @@ impl Fp8Cross {
             };
             products.push(Product::fp8_cross(blas, matrices, learns)?);
         }
-        let quantize = self.first.quantize(fp8, self.vectors.values.first_rows(samples), learns);
-        Ok(Forward(quantize, products))
+        let values = self.vectors.values.first_rows(samples);
+        let rounded = Matrix { columns: self.pooled_from.unwrap_or(values.columns), ..values };
+        Ok(Forward {
+            vectors: self.pooled_from.map(|_| self.first.vectors(fp8, learns)),
+            quantize: (rounded.columns > 0).then(|| self.first.quantize(fp8, rounded, learns)),
+            products,
+        })
     }
 
     /// Returns the outputs of the product that computes the gradients with respect to the last layer's result.
@@ -249,11 +272,11 @@ impl Fp8Cross {
         &self,
         lane: &Lane,
         resources: &Resources<T>,
-        Forward(quantize, products): &Forward,
+        Forward { quantize, products, .. }: &Forward,
     ) -> Result<()> {
         // SAFETY: the matrices are this value's, or those that it was made for; the caller vouches for the order.
         unsafe {
-            lane.launch(quantize, quantize.grid())?;
+            quantize.iter().try_for_each(|quantize| lane.launch(quantize, quantize.grid()))?;
             products.iter().try_for_each(|product| product.enqueue(&resources.blas, lane))?;
         }
         Ok(())
