@@ -3,7 +3,9 @@
 use std::alloc::{Layout, handle_alloc_error};
 use std::fs::File;
 use std::io;
+use std::num::NonZeroUsize;
 use std::ops::{Deref, DerefMut};
+use std::thread;
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 
@@ -12,6 +14,9 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// The size of the smallest pages.
 const PAGE_BYTES: usize = 4096;
+
+/// The most threads that have the system allocate pages.
+const POPULATE_THREADS_MAX: usize = 4;
 
 /// Floats: those of a file, or zero-initialized ones, which are aligned to a page, so that a row of 16 elements is one
 /// cache line. These are in huge pages if the system grants them: look-ups access random addresses, and with 4 KiB
@@ -55,8 +60,17 @@ impl Memory {
 
     /// Makes the system allocate all pages now rather than when each is first written.
     pub(crate) fn populate(&mut self) {
+        // Most processors stay with the training that runs meanwhile.
+        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let threads = (processors / 4).clamp(1, POPULATE_THREADS_MAX);
+        let part = self.map.len().div_ceil(threads).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
         // One write per page: a single call for all pages would block other threads' page faults.
-        self.map.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 0);
+        let write = |pages: &mut [u8]| pages.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 0);
+        thread::scope(|scope| {
+            self.map.chunks_mut(part).for_each(|pages| {
+                scope.spawn(move || write(pages));
+            });
+        });
     }
 }
 

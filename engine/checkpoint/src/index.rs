@@ -161,6 +161,14 @@ fn states_fit(learns: &RuleState, first_column: usize, states: usize) -> bool {
 }
 
 impl ShardIndex {
+    /// Adds the next pieces.
+    pub(super) fn add(&mut self, pieces: impl IntoIterator<Item = PieceEntry>) {
+        for piece in pieces {
+            self.bytes += piece.bytes;
+            self.pieces.push(piece);
+        }
+    }
+
     /// Checks that it can be the index of a shard of this checkpoint.
     pub(super) fn validate(&self, manifest: &Manifest) -> Result<(), String> {
         let mut end = self.header_bytes;

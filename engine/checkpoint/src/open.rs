@@ -22,6 +22,9 @@ const COUNT_MAX: u64 = 1 << 60;
 /// The longest manifest or index that is read.
 const SEALED_BYTES_MAX: u64 = 256 << 20;
 
+/// The most pieces that are read at a time, each by a thread.
+const READ_AT_ONCE: usize = 4;
+
 /// The first and the last row of a list.
 type Ends = (u64, u64);
 
@@ -229,29 +232,32 @@ impl Checkpoint {
         if let Some(base) = &self.base {
             base.for_each_piece(wanted, take)?;
         }
-        let mut words = Vec::new();
+        let mut buffers = vec![Vec::new(); rayon::current_num_threads().min(READ_AT_ONCE)];
         for listed in [false, true] {
             for (shard, ends) in self.shards.iter().zip(&self.listed) {
                 let pieces = shard.pieces.iter().zip(ends).enumerate();
-                let mut chosen = pieces
-                    .filter(|(_, (piece, ends))| {
-                        piece.contents.is_listed() == listed && wanted(&piece.contents, ends.get().copied())
-                    })
-                    .peekable();
-                if chosen.peek().is_none() {
+                let chosen = pieces.filter(|(_, (piece, ends))| {
+                    piece.contents.is_listed() == listed && wanted(&piece.contents, ends.get().copied())
+                });
+                let chosen: Vec<_> = chosen.collect();
+                if chosen.is_empty() {
                     continue;
                 }
                 let reader = self.open_shard(shard)?;
-                for (number, (piece, ends)) in chosen {
-                    reader.read(number, &mut words)?;
-                    let read = piece::read(&piece.contents, &self.manifest, &words);
-                    let read = read.map_err(|what| CheckpointError::damaged(&reader.path, what))?;
-                    if let Piece::Rows(RowPiece { rows: RowSet::Listed(rows), .. }) = &read {
-                        ends.get_or_init(|| {
-                            rows.first().copied().zip(rows.last().copied()).unwrap_or((1, 0))
-                        });
-                    }
-                    take(read)?;
+                for chosen in chosen.chunks(buffers.len()) {
+                    let pairs = chosen.par_iter().zip(&mut buffers);
+                    let read = pairs.map(|(&(number, (piece, ends)), words)| {
+                        reader.read(number, words)?;
+                        let read = piece::read(&piece.contents, &self.manifest, words);
+                        let read = read.map_err(|what| CheckpointError::damaged(&reader.path, what))?;
+                        if let Piece::Rows(RowPiece { rows: RowSet::Listed(rows), .. }) = &read {
+                            let of = rows.first().copied().zip(rows.last().copied());
+                            ends.get_or_init(|| of.unwrap_or((1, 0)));
+                        }
+                        Ok(read)
+                    });
+                    let read: Vec<Result<_, CheckpointError>> = read.collect();
+                    read.into_iter().try_for_each(|piece| take(piece?))?;
                 }
             }
         }
@@ -282,7 +288,7 @@ impl Checkpoint {
         Ok(dense)
     }
 
-    /// Restores the rows of all tables that a rank has. Takes the memory of one piece.
+    /// Restores the rows of all tables that a rank has. Takes the memory of some pieces.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`], [`CheckpointError::Io`], and [`CheckpointError::State`] if rows cannot be

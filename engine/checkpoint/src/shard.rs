@@ -1,22 +1,27 @@
 //! The shard of a rank: one file of tensors, piece by piece, and its index.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::path::Path;
+use std::thread;
 
 use rankine_base::sealed::{self, Checksum};
 use rankine_embedding::all_finite;
-use rankine_embedding::rows::RowSelection;
+use rankine_embedding::rows::{RowPart, RowSelection, RowSet};
 use rankine_reader::dataset::FileManifest;
 use rankine_topology::Rank;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use super::error::IoContext;
-use super::files::Files;
+use super::files::{Files, processors};
 use super::index::{self, PieceContents, PieceEntry, ShardIndex};
-use super::manifest::Manifest;
+use super::manifest::{Manifest, TableState};
 use super::writer::Writer;
 use super::{CheckpointError, DenseState, RankState, piece};
+
+/// The most pieces that are filled at a time, each by a thread, if there are as many processors.
+const FILLED_AT_ONCE: usize = 4;
 
 /// The name of a rank's shard; its index has the same with `.json`.
 pub(super) fn file_name(rank: Rank) -> String {
@@ -52,8 +57,10 @@ pub fn write_shard(
     (state, chosen): (&RankState<'_>, &[RowSelection]),
 ) -> Result<ShardFiles, CheckpointError> {
     let mut shard = ShardDraft::begin((files, dir), rank, manifest, (state, chosen))?;
+    let at_once = processors().min(FILLED_AT_ONCE);
     while shard.next().is_some() {
-        shard.write_piece()?;
+        let written = fill(shard.next_pieces(at_once)?)?;
+        shard.index.add(written);
     }
     shard.finish()
 }
@@ -75,8 +82,14 @@ pub fn write_shards(
         shards.push(ShardDraft::begin((files, dir), Rank(rank), manifest, (state, chosen))?);
     }
     while let Some(next) = shards.iter().filter_map(ShardDraft::next).min() {
-        for shard in shards.iter_mut().filter(|shard| shard.next() == Some(next)) {
-            shard.write_piece()?;
+        let mut with_next: Vec<_> = shards.iter_mut().filter(|shard| shard.next() == Some(next)).collect();
+        let mut pieces = Vec::new();
+        for shard in &mut with_next {
+            pieces.extend(shard.next_pieces(1)?);
+        }
+        let written = fill(pieces)?;
+        for (shard, written) in with_next.into_iter().zip(written) {
+            shard.index.add([written]);
         }
     }
     shards.into_iter().map(ShardDraft::finish).collect()
@@ -93,8 +106,23 @@ struct ShardDraft<'a> {
     sources: VecDeque<(PieceContents, Source<'a>)>,
     /// The pieces written.
     index: ShardIndex,
-    /// A buffer for rows that are not adjacent in memory.
-    words: Vec<f32>,
+    /// Buffers for the rows of pieces that are not adjacent in memory.
+    words: Vec<Vec<f32>>,
+}
+
+/// A piece whose bytes are to be set.
+struct Filling<'a> {
+    contents: PieceContents,
+    values: Values<'a>,
+    bytes: &'a mut [u8],
+}
+
+/// What a piece holds.
+enum Values<'a> {
+    /// Numbers of dense parameters: the parameters, and each kind of their state.
+    Dense(Vec<&'a [f32]>),
+    /// Rows of a part, with their words.
+    Rows { part: &'a RowPart, rows: RowSet, words: &'a [f32], table: &'a TableState },
 }
 
 impl<'a> ShardDraft<'a> {
@@ -129,20 +157,24 @@ impl<'a> ShardDraft<'a> {
         })
     }
 
-    /// Writes the next piece, if there is one.
-    fn write_piece(&mut self) -> Result<(), CheckpointError> {
-        let Some((contents, source)) = self.sources.pop_front() else { return Ok(()) };
-        let len = contents.bytes(self.manifest).expect("pieces are planned from the model");
-        let room = self.file.next(len as usize);
-        let bytes = room.map_err(|source| CheckpointError::Io {
-            doing: "write",
-            path: self.dir.join(&self.index.name),
-            source,
-        })?;
-        fill(&contents, &source, self.manifest, self.state, (&mut self.words, bytes))?;
-        self.index.bytes += len;
-        self.index.pieces.push(PieceEntry { contents, bytes: len, xxh3: Checksum::of(bytes) });
-        Ok(())
+    /// Returns the next pieces, `most` at most, to be filled; [`ShardIndex::add`] follows.
+    fn next_pieces(&mut self, most: usize) -> Result<Vec<Filling<'_>>, CheckpointError> {
+        let Self { dir, manifest, state, file, sources, index, words, .. } = self;
+        let pieces: Vec<_> = sources.drain(..sources.len().min(most)).collect();
+        words.resize_with(words.len().max(pieces.len()), Vec::new);
+        let lens = pieces.iter().map(|(contents, _)| {
+            contents.bytes(manifest).expect("pieces are planned from the model") as usize
+        });
+        let lens: Vec<_> = lens.collect();
+        let mut room = file.next(lens.iter().sum()).context("write", &dir.join(&index.name))?;
+        let mut fillings = Vec::new();
+        for (((contents, source), len), words) in pieces.into_iter().zip(lens).zip(words) {
+            let (bytes, behind) = mem::take(&mut room).split_at_mut(len);
+            room = behind;
+            let values = values(&contents, &source, manifest, state, words)?;
+            fillings.push(Filling { contents, values, bytes });
+        }
+        Ok(fillings)
     }
 
     /// Makes it durable, with its index.
@@ -212,38 +244,64 @@ fn header(manifest: &Manifest, sources: &[(PieceContents, Source<'_>)]) -> Vec<u
     [&(text.len() as u64).to_le_bytes()[..], &text].concat()
 }
 
-/// Sets the bytes of a piece.
-fn fill(
+/// Reads what a piece holds; `words` is used if rows are not adjacent in memory.
+fn values<'a>(
     contents: &PieceContents,
-    source: &Source<'_>,
-    manifest: &Manifest,
-    state: &RankState<'_>,
-    (words, bytes): (&mut Vec<f32>, &mut [u8]),
-) -> Result<(), CheckpointError> {
+    source: &Source<'a>,
+    manifest: &'a Manifest,
+    state: &'a RankState<'_>,
+    words: &'a mut Vec<f32>,
+) -> Result<Values<'a>, CheckpointError> {
     match (contents, source) {
         (&PieceContents::Dense { dense_first, dense_count }, Source::Dense(dense)) => {
-            let range =
-                dense_first as usize - dense.first..(dense_first + dense_count) as usize - dense.first;
+            let first = dense_first as usize - dense.first;
             let kinds = std::iter::once(&dense.parameters).chain(&dense.state);
-            for (numbers, bytes) in kinds.zip(bytes.chunks_exact_mut(4 * range.len())) {
-                let numbers = &numbers[range.clone()];
-                if !all_finite(numbers) {
-                    return Err(CheckpointError::NotFinite { tensor: "the dense parameters".into() });
-                }
-                bytes.copy_from_slice(bytemuck::cast_slice(numbers));
-            }
+            Ok(Values::Dense(kinds.map(|kind| &kind[first..first + dense_count as usize]).collect()))
         }
-        (&PieceContents::Rows { states, .. }, Source::Rows(choice, numbers)) => {
+        (PieceContents::Rows { .. }, Source::Rows(choice, numbers)) => {
             let part = &state.rows.parts()[choice.part];
-            let positions = choice.positions.part(numbers.clone());
-            let rows = part.rows.at(&positions);
-            let of_table = &manifest.tables[part.table];
-            let all = choice.words_of(state.rows, numbers.clone(), words)?;
-            if !piece::write_rows(part, (&rows, all), (of_table.table.dtype, states), bytes) {
-                return Err(CheckpointError::NotFinite { tensor: of_table.tensor.clone() });
-            }
+            let rows = part.rows.at(&choice.positions.part(numbers.clone()));
+            let words = choice.words_of(state.rows, numbers.clone(), words)?;
+            Ok(Values::Rows { part, rows, words, table: &manifest.tables[part.table] })
         }
         _ => unreachable!("pieces are planned with their sources"),
     }
-    Ok(())
+}
+
+/// Sets the bytes of some pieces, one thread each; returns their entries in the index.
+fn fill(pieces: Vec<Filling<'_>>) -> Result<Vec<PieceEntry>, CheckpointError> {
+    let mut pieces = pieces.into_iter();
+    let Some(first) = pieces.next() else { return Ok(Vec::new()) };
+    thread::scope(|scope| {
+        // The threads of the training must not wait for a checkpoint.
+        let threads: Vec<_> = pieces.map(|piece| scope.spawn(|| piece.fill())).collect();
+        let joined = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked)));
+        std::iter::once(first.fill()).chain(joined).collect()
+    })
+}
+
+impl Filling<'_> {
+    fn fill(self) -> Result<PieceEntry, CheckpointError> {
+        let Self { contents, values, bytes } = self;
+        match values {
+            Values::Dense(kinds) => {
+                let len = bytes.len() / kinds.len();
+                for (numbers, bytes) in kinds.into_iter().zip(bytes.chunks_exact_mut(len)) {
+                    if !all_finite(numbers) {
+                        return Err(CheckpointError::NotFinite { tensor: "the dense parameters".into() });
+                    }
+                    bytes.copy_from_slice(bytemuck::cast_slice(numbers));
+                }
+            }
+            Values::Rows { part, rows, words, table } => {
+                let PieceContents::Rows { states, .. } = contents else { unreachable!("a piece of rows") };
+                if !piece::write_rows(part, (&rows, words), (table.table.dtype, states), bytes) {
+                    return Err(CheckpointError::NotFinite { tensor: table.tensor.clone() });
+                }
+            }
+        }
+        Ok(PieceEntry { contents, bytes: bytes.len() as u64, xxh3: Checksum::of(bytes) })
+    }
 }

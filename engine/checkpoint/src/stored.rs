@@ -74,11 +74,17 @@ impl<'a> StoredRows<'a> {
         Ok((0..ranks).map(of_rank).collect())
     }
 
-    /// Reads some rows of a table.
-    fn window(&self, table: usize, rows: Range<u64>) -> Result<Window, RowsError> {
+    /// Reads some rows of a table, into the memory of an older window of it if that has as many.
+    fn window(&self, table: usize, rows: Range<u64>, older: Option<Window>) -> Result<Window, RowsError> {
         let count = rows.end - rows.start;
-        let spec = TableSpec { rows: count, ..self.checkpoint.manifest().tables[table].table.clone() };
-        let mut words = Table::zeroed(spec, self.rules[table]);
+        let mut words = match older {
+            // A checkpoint has every row of every table, so that all are set.
+            Some(older) if older.table == table && older.rows.end - older.rows.start == count => older.words,
+            _ => {
+                let of_table = &self.checkpoint.manifest().tables[table].table;
+                Table::zeroed(TableSpec { rows: count, ..of_table.clone() }, self.rules[table])
+            }
+        };
         let of = RowSet::Every { first: rows.start, step: 1, count };
         let part = RowPart { rows: of, own: 0..count, ..self.parts[table].clone() };
         let read = self.checkpoint.load_rows(&mut HostRows::new([(part, &mut words)]));
@@ -110,7 +116,7 @@ impl Rows for StoredRows<'_> {
         let mut last = self.last.borrow_mut();
         let window = match last.take() {
             Some(window) if window.table == part && window.rows == rows => window,
-            _ => self.window(part, rows)?,
+            older => self.window(part, rows, older)?,
         };
         let own = positions.map(|position| position * self.ranks + self.rank - window.rows.start);
         scratch.clear();

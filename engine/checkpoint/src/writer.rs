@@ -162,7 +162,8 @@ impl Writer {
         let rest = self.filled - whole;
         let mut next = self.free_buffer()?;
         if next.len() < rest + len {
-            next = pages(rest + len)?;
+            // The rest of the next hand-over may be longer.
+            next = pages(STRIPE_BYTES + len)?;
         }
         next[..rest].copy_from_slice(&self.buffer[whole..self.filled]);
         let full = mem::replace(&mut self.buffer, next);
