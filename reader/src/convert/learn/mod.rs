@@ -72,10 +72,7 @@ pub(crate) fn count<S: RowSource>(
             buckets.put(own);
             let columns = rows.train.dense.iter().enumerate();
             let moments = columns.map(|(number, values)| match table_of(number) {
-                Some((function, table)) => {
-                    let present = values.iter().filter(|x| !x.is_nan());
-                    Moments::of(present.map(|&x| table.get(x, |x| function.apply(x))))
-                }
+                Some((function, table)) => Moments::of(values, |x| table.get(x, |x| function.apply(x))),
                 None => Moments::default(),
             });
             Ok((moments.collect(), largest_bags(rows), [rows.train.len() as u64, rows.eval.len() as u64]))

@@ -42,43 +42,38 @@ fn parts(number: f64) -> (u64, usize) {
 
 impl ExactSum<SUM_DIGITS> {
     /// Adds a finite number.
-    #[inline]
     pub(crate) fn add(&mut self, number: f64) {
         let (integer, exponent) = parts(number);
         let sign = if number.is_sign_negative() { -1 } else { 1 };
-        self.add_at(exponent / 32, u128::from(integer) << (exponent % 32), sign);
-        self.count_addition();
+        self.add_scaled(u128::from(integer), exponent, sign);
     }
 }
 
 impl ExactSum<SQUARES_DIGITS> {
     /// Adds the square of a finite number.
-    #[inline]
     pub(crate) fn add_square(&mut self, number: f64) {
         let (integer, exponent) = parts(number);
-        let square = u128::from(integer) * u128::from(integer);
-        let (at, shift) = (2 * exponent / 32, 2 * exponent % 32);
-        self.add_at(at, (square & u128::from(u64::MAX)) << shift, 1);
-        self.add_at(at + 2, square >> 64 << shift, 1);
-        self.count_addition();
+        self.add_scaled(u128::from(integer) * u128::from(integer), 2 * exponent, 1);
     }
 }
 
 impl<const DIGITS: usize> ExactSum<DIGITS> {
+    /// Adds `sign * integer * 2^exponent` units.
+    fn add_scaled(&mut self, integer: u128, exponent: usize, sign: i64) {
+        let (at, shift) = (exponent / 32, exponent % 32);
+        self.add_at(at, (integer & u128::from(u64::MAX)) << shift, sign);
+        self.add_at(at + 2, integer >> 64 << shift, sign);
+        self.additions += 1;
+        if self.additions == ADDITIONS_MAX {
+            self.carry();
+        }
+    }
+
     /// Adds an integer of at most 96 bits from this digit on.
-    #[inline]
     fn add_at(&mut self, at: usize, integer: u128, sign: i64) {
         let digits = &mut self.digits[at..at + 3];
         for (number, digit) in digits.iter_mut().enumerate() {
             *digit += sign * i64::from((integer >> (32 * number)) as u32);
-        }
-    }
-
-    #[inline]
-    fn count_addition(&mut self) {
-        self.additions += 1;
-        if self.additions == ADDITIONS_MAX {
-            self.carry();
         }
     }
 
@@ -113,6 +108,72 @@ impl<const DIGITS: usize> ExactSum<DIGITS> {
         let last = self.digits[DIGITS - 1] as u64;
         digits.extend([last as u32, (last >> 32) as u32]);
         (is_negative, digits)
+    }
+}
+
+/// Exponents of numbers that are added up quickly: magnitudes from 2^-32 to less than 2^32.
+const NEAR_EXPONENTS: usize = 64;
+/// The exponent in the bits of the smallest of them.
+const NEAR_FIRST: usize = 1023 - 32;
+/// Numbers in [`NearSums`]: each adds less than 2^106 to squares of 128 bits.
+const NEAR_NUMBERS_MAX: u32 = 1 << 22;
+
+/// Exact sums of numbers whose magnitudes are usual, and of their squares. Numbers of one exponent have one unit, so
+/// that each costs one addition to a sum of integers and one to a sum of their squares.
+#[derive(Debug)]
+pub(crate) struct NearSums {
+    /// For each exponent, from the smallest. The first entry is for zeros, and stays 0.
+    sums: [(i128, u128); NEAR_EXPONENTS + 1],
+    numbers: u32,
+}
+
+impl Default for NearSums {
+    fn default() -> Self {
+        Self { sums: [(0, 0); NEAR_EXPONENTS + 1], numbers: 0 }
+    }
+}
+
+impl NearSums {
+    /// Adds a finite number some `times`, at most 2^22, and its square, to these sums or to the exact ones.
+    #[inline]
+    pub(crate) fn add(
+        &mut self,
+        number: f64,
+        times: u32,
+        sum: &mut ExactSum<SUM_DIGITS>,
+        squares: &mut ExactSum<SQUARES_DIGITS>,
+    ) {
+        let bits = number.to_bits();
+        let exponent = (bits >> 52 & 0x7ff) as usize;
+        let integer = bits & ((1 << 52) - 1) | u64::from(exponent != 0) << 52;
+        let entry = (exponent + 1).saturating_sub(NEAR_FIRST);
+        if entry > NEAR_EXPONENTS || (entry == 0) & (number != 0.0) {
+            for _ in 0..times {
+                sum.add(number);
+                squares.add_square(number);
+            }
+            return;
+        }
+        debug_assert!(times <= NEAR_NUMBERS_MAX);
+        if self.numbers + times > NEAR_NUMBERS_MAX {
+            self.move_to(sum, squares);
+        }
+        self.numbers += times;
+        let sign = bits.cast_signed() >> 63;
+        let (integers, integer_squares) = &mut self.sums[entry];
+        *integers += i128::from((integer.cast_signed() ^ sign) - sign) * i128::from(times);
+        *integer_squares += u128::from(integer) * u128::from(integer) * u128::from(times);
+    }
+
+    /// Adds these sums to exact ones, and starts again at 0.
+    pub(crate) fn move_to(&mut self, sum: &mut ExactSum<SUM_DIGITS>, squares: &mut ExactSum<SQUARES_DIGITS>) {
+        let Self { sums, .. } = std::mem::take(self);
+        let used = sums.iter().skip(1).zip(NEAR_FIRST - 1..).filter(|((_, squares), _)| *squares != 0);
+        for (&(integers, integer_squares), exponent) in used {
+            let sign = if integers < 0 { -1 } else { 1 };
+            sum.add_scaled(integers.unsigned_abs(), exponent, sign);
+            squares.add_scaled(integer_squares, 2 * exponent, 1);
+        }
     }
 }
 
