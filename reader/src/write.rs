@@ -45,21 +45,46 @@ pub(crate) fn manifest_entry(name: String, bytes: &[u8]) -> FileManifest {
     FileManifest { name, bytes: bytes.len() as u64, xxh3: Checksum::of(bytes) }
 }
 
-/// A file that is written once, from start to end, with a running checksum.
-pub struct CheckedFile {
+/// A file that is written once, from start to end.
+#[derive(Debug)]
+struct NewFile {
     path: PathBuf,
     name: String,
     out: BufWriter<File>,
-    hash: Box<Xxh3Default>,
     bytes: u64,
+}
+
+impl NewFile {
+    /// Creates the file below `dir`, whose folder must exist.
+    fn create(dir: &Path, name: &str) -> Result<Self> {
+        let path = dir.join(name);
+        let file = File::create_new(&path).context("create", &path)?;
+        let out = BufWriter::with_capacity(1 << 20, file);
+        Ok(Self { path, name: name.to_owned(), out, bytes: 0 })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.bytes += bytes.len() as u64;
+        self.out.write_all(bytes).context("write", &self.path)
+    }
+
+    /// Flushes the file to disk; returns its name and its length.
+    fn finish(self) -> Result<(String, u64)> {
+        let file = self.out.into_inner().map_err(std::io::IntoInnerError::into_error);
+        file.and_then(|file| file.sync_all()).context("write", &self.path)?;
+        Ok((self.name, self.bytes))
+    }
+}
+
+/// A file that is written once, from start to end, with a running checksum.
+pub struct CheckedFile {
+    file: NewFile,
+    hash: Box<Xxh3Default>,
 }
 
 impl std::fmt::Debug for CheckedFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CheckedFile")
-            .field("path", &self.path)
-            .field("bytes", &self.bytes)
-            .finish_non_exhaustive()
+        f.debug_struct("CheckedFile").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
@@ -69,10 +94,7 @@ impl CheckedFile {
     /// # Errors
     /// [`Error::Io`], also if the file already exists.
     pub fn create(dir: &Path, name: &str) -> Result<Self> {
-        let path = dir.join(name);
-        let file = File::create_new(&path).context("create", &path)?;
-        let out = BufWriter::with_capacity(1 << 20, file);
-        Ok(Self { path, name: name.to_owned(), out, hash: Box::default(), bytes: 0 })
+        Ok(Self { file: NewFile::create(dir, name)?, hash: Box::default() })
     }
 
     /// Appends bytes.
@@ -81,8 +103,7 @@ impl CheckedFile {
     /// [`Error::Io`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.hash.update(bytes);
-        self.bytes += bytes.len() as u64;
-        self.out.write_all(bytes).context("write", &self.path)
+        self.file.write(bytes)
     }
 
     /// Flushes the file to disk and returns its manifest entry.
@@ -90,9 +111,8 @@ impl CheckedFile {
     /// # Errors
     /// [`Error::Io`], also for errors of earlier writes that the disk reports late.
     pub fn finish(self) -> Result<FileManifest> {
-        let file = self.out.into_inner().map_err(std::io::IntoInnerError::into_error);
-        file.and_then(|file| file.sync_all()).context("write", &self.path)?;
-        Ok(FileManifest { name: self.name, bytes: self.bytes, xxh3: Checksum(self.hash.digest()) })
+        let (name, bytes) = self.file.finish()?;
+        Ok(FileManifest { name, bytes, xxh3: Checksum(self.hash.digest()) })
     }
 }
 
@@ -157,7 +177,8 @@ struct PartWriter {
     file_bytes: u64,
     manifest: PartManifest,
     index: Vec<u8>,
-    file: Option<CheckedFile>,
+    /// Has no checksum of its own, since each block has one.
+    file: Option<NewFile>,
     file_blocks: u64,
     /// Samples that do not fill a block yet.
     pending: Samples,
@@ -366,10 +387,9 @@ impl PartWriter {
         }
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(CheckedFile::create(
-                &self.dir,
-                &format!("{:05}.blocks", self.manifest.blocks.len()),
-            )?),
+            none => {
+                none.insert(NewFile::create(&self.dir, &format!("{:05}.blocks", self.manifest.blocks.len()))?)
+            }
         };
         file.write(&block.bytes)?;
         self.file_blocks += 1;
@@ -387,9 +407,9 @@ impl PartWriter {
 
     fn close_file(&mut self) -> Result<()> {
         if let Some(file) = self.file.take() {
-            let file = file.finish()?;
+            let (name, bytes) = file.finish()?;
             let blocks = std::mem::take(&mut self.file_blocks);
-            self.manifest.blocks.push(BlocksFile { name: file.name, bytes: file.bytes, blocks });
+            self.manifest.blocks.push(BlocksFile { name, bytes, blocks });
         }
         Ok(())
     }

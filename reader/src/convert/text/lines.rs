@@ -11,7 +11,7 @@ use rankine_base::error::{Error, IoContext, Result};
 use rankine_base::file_identity::FileIdentity;
 use rankine_base::url::{is_url, without_file_scheme};
 
-use crate::convert::pool::Pool;
+use crate::convert::pool::{Pool, Pooled};
 use crate::convert::text::compressed::Compression;
 use crate::convert::text::divide::{LineReader, Lines};
 use crate::convert::text::quoting::Quoting;
@@ -229,7 +229,7 @@ pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
 pub(crate) struct Chunk {
     /// The number of its source.
     pub(crate) source: usize,
-    pub(crate) bytes: PooledBuffer,
+    pub(crate) bytes: Pooled<Vec<u8>>,
     /// Bytes at the front that belong to no row that starts here: the rest of an earlier chunk's line, or a header.
     pub(crate) skipped_bytes: usize,
     /// How its rows are separated: at line ends if `None`.
@@ -244,28 +244,6 @@ pub(crate) struct Chunk {
     pub(crate) rows: u64,
     /// Bytes of all sources that had been read from disk when this chunk was complete.
     pub(crate) bytes_done: u64,
-}
-
-/// A buffer that is returned to its pool: memory fresh from the system for each chunk costs more time than finding
-/// the lines in it.
-#[derive(Debug)]
-pub(crate) struct PooledBuffer {
-    bytes: Vec<u8>,
-    spare: Arc<Pool<Vec<u8>>>,
-}
-
-impl Drop for PooledBuffer {
-    fn drop(&mut self) {
-        self.spare.put(std::mem::take(&mut self.bytes));
-    }
-}
-
-impl std::ops::Deref for PooledBuffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes
-    }
 }
 
 /// The position of a row in its chunk.
@@ -489,7 +467,7 @@ impl<'a> Chunks<'a> {
             first_line: self.next_line,
             first_row: self.next_row,
             rows,
-            bytes: PooledBuffer { bytes, spare: Arc::clone(&self.spare) },
+            bytes: Pooled::new(bytes, &self.spare),
             bytes_done: self.taken.load(Ordering::Relaxed),
         };
         let lines = match quoting {

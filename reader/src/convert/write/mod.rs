@@ -6,13 +6,15 @@ pub(crate) mod unknown;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use crossbeam_channel::{Sender, bounded};
 use rankine_base::error::{Error, Result};
 
 use crate::convert::pass::Pass;
-use crate::convert::pool::Pool;
+use crate::convert::pool::{Pool, Pooled};
 use crate::convert::rows::RawRows;
 use crate::convert::rows::fault::{BadReason, BadRow};
 use crate::convert::rows::source::{RowSource, Span};
@@ -25,8 +27,8 @@ use crate::samples::Samples;
 use crate::schema::Schema;
 use crate::write::DatasetWriter;
 
-/// Packing a block takes about a fifth of the time of parsing and encoding its rows.
-const PARSERS_PER_PACKER: usize = 4;
+/// Putting a block together and packing it takes about a third of the time of parsing and encoding its rows.
+const PARSERS_PER_PACKER: usize = 3;
 
 /// The result of the writing pass.
 #[derive(Debug, Default)]
@@ -44,16 +46,22 @@ pub(crate) struct WriteResult {
 struct EncodedChunk<C> {
     chunk: C,
     bad: Vec<BadRow>,
-    train: Samples,
-    eval: Samples,
+    train: Arc<Pooled<Samples>>,
+    eval: Arc<Pooled<Samples>>,
     missing_train: Vec<u64>,
 }
 
-/// A block's samples, ready to be packed.
+/// A block's samples, ready to be put together and packed.
 struct FilledBlock {
     part: Part,
     index: u64,
-    samples: Samples,
+    pieces: Vec<Piece>,
+}
+
+/// Some samples of a chunk.
+struct Piece {
+    chunk: Arc<Pooled<Samples>>,
+    range: Range<usize>,
 }
 
 /// Reads all sources and writes every good row; bad ones are named and kept in `dir`.
@@ -67,19 +75,25 @@ pub(crate) fn write<S: RowSource>(
     let packer = writer.encoder();
     let pack_threads = NonZeroUsize::new(pass.options.threads.get().div_ceil(PARSERS_PER_PACKER));
     let pack_threads = pack_threads.unwrap_or(NonZeroUsize::MIN);
-    let (filled_out, filled_in) = bounded(pack_threads.get());
-    let spare = Pool::default();
+    // Further blocks wait for the packing threads.
+    let (filled_out, filled_in) = bounded(1);
     std::thread::scope(|scope| {
         let block_samples = packer.block_samples() as usize;
-        let spare = &spare;
         let encoding = scope.spawn(move || {
-            let blocks = BlockFiller::new(schema, block_samples, filled_out, spare);
+            let blocks = BlockFiller::new(block_samples, filled_out);
             encode_chunks(pass, encoder, schema, dir, blocks)
         });
         let blocks = filled_in.into_iter().map(Ok);
-        let pack = |filled: FilledBlock| {
-            let block = packer.encode(filled.part, filled.index, &filled.samples);
-            spare.put(filled.samples);
+        let spare = Pool::default();
+        // One thread would take longer to put blocks together than 16 threads to parse their rows.
+        let pack = |FilledBlock { part, index, pieces }: FilledBlock| {
+            let mut samples = spare.take().unwrap_or_else(|| Samples::new(schema));
+            samples.clear();
+            for Piece { chunk, range } in pieces {
+                samples.append(&chunk, range);
+            }
+            let block = packer.encode(part, index, &samples);
+            spare.put(samples);
             block
         };
         let packed =
@@ -95,15 +109,16 @@ fn encode_chunks<S: RowSource>(
     encoder: &Encoder,
     schema: &Schema,
     dir: &Path,
-    mut blocks: BlockFiller<'_>,
+    mut blocks: BlockFiller,
 ) -> Result<WriteResult> {
-    let spare = Pool::default();
+    let spare = Arc::default();
     let [unknown_train, unknown_eval] = [(); 2].map(|()| UnknownCounter::new(schema.categorical.len()));
     let encode = |rows: &RawRows, unknown: &UnknownCounter| {
-        let mut samples = empty(&spare, schema);
+        let mut samples = Pool::take(&spare).unwrap_or_else(|| Samples::new(schema));
+        samples.clear();
         encoder.encode(rows, &mut samples);
         encoder.count_unknown(rows, &samples, unknown);
-        samples
+        Arc::new(Pooled::new(samples, &spare))
     };
     let work = |chunk: S::Chunk| {
         let ((train, eval, missing_train), bad) = pass.read(&chunk, |rows| {
@@ -129,7 +144,6 @@ fn encode_chunks<S: RowSource>(
             add(&mut written.missing_train, &encoded.missing_train);
             blocks.push(Part::Train, &encoded.train)?;
             blocks.push(Part::Eval, &encoded.eval)?;
-            [encoded.train, encoded.eval].into_iter().for_each(|samples| spare.put(samples));
             pass.advance("writing", span);
             Ok(())
         },
@@ -140,45 +154,40 @@ fn encode_chunks<S: RowSource>(
     Ok(written)
 }
 
-/// Returns an empty run of samples, in reused memory if available.
-fn empty(spare: &Pool<Samples>, schema: &Schema) -> Samples {
-    let mut samples = spare.take().unwrap_or_else(|| Samples::new(schema));
-    samples.clear();
-    samples
-}
-
 fn add(sums: &mut [u64], counts: &[u64]) {
     sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }
 
 /// Divides the samples of each part into blocks and sends them.
-struct BlockFiller<'a> {
-    schema: &'a Schema,
+struct BlockFiller {
     block_samples: usize,
     out: Sender<FilledBlock>,
-    parts: [(Part, u64, Samples); 2],
-    spare: &'a Pool<Samples>,
+    parts: [Pending; 2],
 }
 
-impl<'a> BlockFiller<'a> {
-    fn new(
-        schema: &'a Schema,
-        block_samples: usize,
-        out: Sender<FilledBlock>,
-        spare: &'a Pool<Samples>,
-    ) -> Self {
-        let parts = Part::STORED.map(|part| (part, 0, Samples::new(schema)));
-        Self { schema, block_samples, out, parts, spare }
+/// The block of a part that is not full yet.
+struct Pending {
+    part: Part,
+    index: u64,
+    samples: usize,
+    pieces: Vec<Piece>,
+}
+
+impl BlockFiller {
+    fn new(block_samples: usize, out: Sender<FilledBlock>) -> Self {
+        let parts = Part::STORED.map(|part| Pending { part, index: 0, samples: 0, pieces: Vec::new() });
+        Self { block_samples, out, parts }
     }
 
-    fn push(&mut self, part: Part, samples: &Samples) -> Result<()> {
+    fn push(&mut self, part: Part, chunk: &Arc<Pooled<Samples>>) -> Result<()> {
         let mut from = 0;
-        while from < samples.len {
-            let (_, _, pending) = &mut self.parts[part as usize];
-            let to = samples.len.min(from + self.block_samples - pending.len);
-            pending.append(samples, from..to);
+        while from < chunk.len {
+            let pending = &mut self.parts[part as usize];
+            let to = chunk.len.min(from + self.block_samples - pending.samples);
+            pending.pieces.push(Piece { chunk: Arc::clone(chunk), range: from..to });
+            pending.samples += to - from;
             from = to;
-            if pending.len == self.block_samples {
+            if pending.samples == self.block_samples {
                 self.send(part)?;
             }
         }
@@ -186,17 +195,16 @@ impl<'a> BlockFiller<'a> {
     }
 
     fn send(&mut self, part: Part) -> Result<()> {
-        let (_, next, pending) = &mut self.parts[part as usize];
-        let samples = std::mem::replace(pending, empty(self.spare, self.schema));
-        let filled = FilledBlock { part, index: *next, samples };
-        *next += 1;
+        let Pending { part, index, samples, pieces } = &mut self.parts[part as usize];
+        let filled = FilledBlock { part: *part, index: *index, pieces: std::mem::take(pieces) };
+        (*index, *samples) = (*index + 1, 0);
         self.out.send(filled).map_err(|_| Error::refused("hand on a block", ErrorKind::BrokenPipe.into()))
     }
 
     /// Sends the last blocks, which may be partial.
     fn finish(mut self) -> Result<()> {
         for part in Part::STORED {
-            if self.parts[part as usize].2.len > 0 {
+            if self.parts[part as usize].samples > 0 {
                 self.send(part)?;
             }
         }
