@@ -219,12 +219,12 @@ def test_what_no_collection_lists_is_found_and_removed(place: Path, tmp_path: Pa
     old = ["--older-than-hours", "0"]
     listed = command("dataset", "gc", out, *old, "--keep", tmp_path / "other").splitlines()
     assert [line.split()[0] for line in listed[:-1]] == [three["dataset"], str(unfinished)]
-    assert unfinished.exists() and "--remove" in listed[-1]
+    assert unfinished.exists() and listed[-1].startswith("2 shards, ") and "--remove" in listed[-1]
     command("dataset", "gc", out, *old, "--keep", tmp_path / "other", "--remove")
     left = {str(path) for path in (out / "shards").iterdir()}
     assert left == {one["dataset"], two["dataset"], str(own)}
     assert samples(out) == samples(Path(one["dataset"]))
-    command("dataset", "gc", out, *old, "--remove")
+    assert command("dataset", "gc", out, *old, "--remove").splitlines()[-1].startswith("removed 1 shard, ")
     assert not Path(two["dataset"]).exists()
     assert "has no folder shards" in refused("dataset", "gc", place / "data0")
 

@@ -137,10 +137,13 @@ fn gc(Gc { dir, keep, older_than_hours, remove, json }: &Gc) -> Result<(), Comma
         let hours = age.as_secs() / 3600;
         output::text(format_args!("{}  {}, {hours} h old\n", path.display(), ByteSize(*bytes)))?;
     }
-    let count = found.len();
+    let (shards, them) = match found.len() {
+        1 => ("1 shard".to_owned(), "it"),
+        count => (format!("{count} shards"), "them"),
+    };
     match remove {
-        true => output::text(format_args!("removed {count}, {}\n", ByteSize(bytes))),
-        false => output::text(format_args!("{count}, {}; remove them with --remove\n", ByteSize(bytes))),
+        true => output::text(format_args!("removed {shards}, {}\n", ByteSize(bytes))),
+        false => output::text(format_args!("{shards}, {}; remove {them} with --remove\n", ByteSize(bytes))),
     }
 }
 
