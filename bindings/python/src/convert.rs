@@ -109,18 +109,27 @@ fn tables(
 }
 
 /// Writes rows for a conversion to read, which are called `name` in messages; `None` if there is no record batch.
-pub(crate) fn table(
+fn table(
     source: &Source,
     name: &str,
     rows: &Bound<'_, PyAny>,
     split: &RowSplit,
     out: &Path,
 ) -> PyResult<Option<RowsFile>> {
+    RowsFile::write(name, rows, out, &needed_columns(source, name, split))
+}
+
+/// Returns what finds the columns to read of rows that are called `name` in messages.
+pub(crate) fn needed_columns<'a>(
+    source: &'a Source,
+    name: &'a str,
+    split: &RowSplit,
+) -> impl Fn(&[String]) -> rankine_base::Result<Vec<usize>> + Sync + 'a {
     let split = match split {
         RowSplit::ByColumn(split) => Some(split.column().to_owned()),
         RowSplit::ByNumber(_) => None,
     };
-    let needed = |names: &[String]| {
+    move |names: &[String]| {
         let mut positions = match source {
             Source::Parquet(schema, _) => schema.positions_in(name, names),
             Source::Like { known, .. } => known.positions_in(name, names),
@@ -131,8 +140,7 @@ pub(crate) fn table(
         positions.sort_unstable();
         positions.dedup();
         Ok(positions)
-    };
-    RowsFile::write(name, rows, out, &needed)
+    }
 }
 
 /// The options of a call that are left to read.

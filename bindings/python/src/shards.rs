@@ -21,9 +21,9 @@ use rankine_reader::convert::{ConvertOptions, PartialEntry, Partials, Progress, 
 use rankine_reader::shards::{self, CommitMode};
 
 use crate::arrow::{Batches, has_tables};
-use crate::convert::{Options, Source, TABLES, table, text_of};
+use crate::convert::{Options, Source, TABLES, needed_columns, text_of};
 use crate::error::{Given, argument_error, data_error, source_error};
-use crate::rows_file::RowsFile;
+use crate::rows_file::OnceRows;
 use crate::table::without_index;
 use crate::value::to_python;
 use crate::worker;
@@ -37,19 +37,6 @@ const BATCH_BYTES: usize = 16 << 20;
 const BATCHES_MAX: usize = 2;
 
 const NO_PROGRESS: &dyn Progress = &|_: &'static str, _: u64, _: u64| {};
-
-/// Keeps rows in a file that `common` then reads, as long as it is open; `None` if there are none.
-fn keep_rows(
-    source: &Source,
-    rows: &Bound<'_, PyAny>,
-    common: &mut ConvertOptions,
-) -> PyResult<Option<RowsFile>> {
-    let file = table(source, ROWS, rows, &common.split, &common.out)?.filter(|file| file.rows() > 0);
-    if let Some(file) = &file {
-        (common.files, common.names) = (vec![file.path()], vec![ROWS.to_owned()]);
-    }
-    Ok(file)
-}
 
 /// Learns from a piece of the rows: a worker calls this for each of its partitions.
 ///
@@ -75,17 +62,17 @@ pub(crate) fn learn(
     options.parse("dense_dtype", &mut common.dense_dtype)?;
     let source = Source::of(options, &mut common)?;
     options.all_are_known("")?;
-    let Some(_file) = keep_rows(&source, rows, &mut common)? else {
+    let Some(rows) = OnceRows::of(ROWS, rows, &needed_columns(&source, ROWS, &common.split))? else {
         return Ok(Partial(Mutex::new(Some(None))));
     };
-    let mut source = Some(source);
-    let mut learn = || match source.take().expect("it is read once") {
-        Source::Parquet(schema, min_count) => learn_parquet(&common, &schema, min_count, NO_PROGRESS),
-        Source::Like { known, .. } => learn_like(&common, known, NO_PROGRESS),
-        Source::Criteo(_) | Source::Csv(..) | Source::Raw(_) => unreachable!("these are files"),
-    };
-    let stop = common.stop.clone();
-    let partial = worker::wait(py, &stop, || learn().map_err(data_error))?;
+    let partial = rows.read(true, common, |common| {
+        let partial = match source {
+            Source::Parquet(schema, min_count) => learn_parquet(common, &schema, min_count, NO_PROGRESS),
+            Source::Like { known, .. } => learn_like(common, known, NO_PROGRESS),
+            Source::Criteo(_) | Source::Csv(..) | Source::Raw(_) => unreachable!("these are files"),
+        };
+        partial.map_err(data_error)
+    })?;
     Ok(Partial(Mutex::new(Some(Some(partial)))))
 }
 
@@ -311,13 +298,14 @@ pub(crate) fn encode<'py>(
     options.all_are_known("")?;
     let known = py.detach(|| known_columns(&fit.0)).map_err(source_error)?;
     known.check_format("parquet").map_err(data_error)?;
+    let once = known.read_rows_once();
     let source = Source::Like { known, grow: false };
-    let Some(_file) = keep_rows(&source, rows, &mut common)? else { return Ok(None) };
-    let mut source = Some(source);
-    let stop = common.stop.clone();
-    let shard = worker::wait(py, &stop, || {
-        let Some(Source::Like { known, .. }) = source.take() else { unreachable!("it is encoded once") };
-        shards::encode(&common, known, &name, NO_PROGRESS).map_err(data_error)
+    let Some(rows) = OnceRows::of(ROWS, rows, &needed_columns(&source, ROWS, &common.split))? else {
+        return Ok(None);
+    };
+    let shard = rows.read(once, common, |common| {
+        let Source::Like { known, .. } = source else { unreachable!("it was made above") };
+        shards::encode(common, known, &name, NO_PROGRESS).map_err(data_error)
     })?;
     let dict = to_python(py, &shard.report)?;
     dict.set_item("dataset", shard.path.display().to_string())?;

@@ -5,9 +5,11 @@ import copy
 import random
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -248,6 +250,88 @@ def test_a_split_by_a_column_holds_out_the_same_rows(place: Path, tmp_path: Path
     for part in ("train", "eval"):
         assert Counter(samples(out, part)) == Counter(samples(tmp_path / "data", part))
     assert len(samples(out, "eval")) > 0
+
+
+def rows_of_all_types(rows: int) -> pa.Table:
+    """Rows whose values are null now and then, in columns of all types that can be read."""
+    draw = random.Random(3)
+
+    def values(value: Any, kind: pa.DataType) -> pa.Array:
+        return pa.array([None if draw.random() < 0.1 else value(draw.randrange(50)) for _ in range(rows)], kind)
+
+    def few(number: int) -> list[str | None]:
+        return [None if word == 3 else f"w{word}" for word in range(number % 6)]
+
+    def lists(number: int) -> list[list[str | None] | None]:
+        return [few(number), None, few(number // 7)]
+
+    pairs = pa.array(list(range(2 * rows)), pa.int16())
+    words = values(lambda number: f"word {number}", pa.string())
+    return pa.table(
+        {
+            "click": pa.array([draw.random() < 0.5 for _ in range(rows)]),
+            "small": values(lambda number: number - 20, pa.int8()),
+            "half": values(np.float16, pa.float16()),
+            "single": values(lambda number: number / 7, pa.float32()),
+            "double": values(lambda number: float("nan") if number == 3 else number / 7, pa.float64()),
+            "money": values(lambda number: Decimal(number - 9) / 100, pa.decimal128(9, 2)),
+            "short": values(lambda number: number, pa.uint16()),
+            "int": values(lambda number: number - 9, pa.int32()),
+            "unsigned": values(lambda number: 2**32 - 1 - number, pa.uint32()),
+            "wide": values(lambda number: 2**64 - 1 - number, pa.uint64()),
+            "yes": values(lambda number: number > 9, pa.bool_()),
+            "day": values(lambda number: number, pa.date32()),
+            "time": values(lambda number: number * 1_000_000_007, pa.timestamp("us", "UTC")),
+            "text": words,
+            "all texts": words.fill_null("none"),
+            "large": words.cast(pa.large_string()),
+            "view": words.cast(pa.string_view()),
+            "entry": words.dictionary_encode(),
+            "bytes": words.cast(pa.binary()),
+            "fixed": values(lambda number: b"%03d" % number, pa.binary(3)),
+            "list": values(few, pa.list_(pa.string())),
+            "nested": values(lists, pa.large_list(pa.list_(pa.string()))),
+            "pair": pa.FixedSizeListArray.from_arrays(pairs, 2),
+            "clock": values(lambda number: number, pa.time32("s")),
+        }
+    )
+
+
+def test_rows_of_all_types_are_those_of_a_file(tmp_path: Path) -> None:
+    table = rows_of_all_types(9000)
+    dense = ["small", "half", "single", "double", "money", "yes"]
+    # Times of day go through a file, and so do all columns besides them.
+    for name, given in [("direct", table.drop_columns(["clock"])), ("file", table)]:
+        categorical = [{"column": column} for column in given.column_names if column not in ["click", *dense]]
+        schema = {
+            "label": {"column": "click"},
+            "dense": [{"column": column, "transform": ["standardize"]} for column in dense],
+            "categorical": categorical,
+        }
+        place = tmp_path / name
+        rankine.convert("arrow", given, place / "data", schema=schema)
+        # Record batches end within chunks of rows, and some have none.
+        batches = [given.slice(start, 1501) for start in range(0, given.num_rows, 1501)]
+        batches.insert(1, given.slice(0, 0))
+        rankine.fit([rankine.learn(iter(batches), schema=schema)], place / "fit")
+        encoded = rankine.encode(iter(batches), place / "fit", place / "clicks", name="a")
+        assert encoded is not None
+        expected, found = contents(place / "data"), contents(Path(encoded["dataset"]))
+        # They name their rows.
+        for files in (expected, found):
+            del files["dataset.json"], files["conversion.json"]
+        assert expected == found and any(path.endswith(".blocks") for path in found)
+        assert contents(place / "fit/vocabularies") == contents(place / "data/vocabularies")
+
+
+def test_a_piece_must_have_the_columns_of_the_first(place: Path, tmp_path: Path) -> None:
+    table = days()[0]
+    renamed = table.rename_columns(["ages" if name == "age" else name for name in table.column_names])
+    texts = table.set_column(table.column_names.index("age"), "age", table["age"].cast(pa.string()))
+    for second, expected in [(renamed, "no column `age` in a later piece"), (texts, "of type Utf8 in a later piece")]:
+        with pytest.raises(rankine.DataError, match=expected):
+            rankine.encode(iter([table, second]), place / "fit0", tmp_path / "clicks", name="a")
+        assert not list((tmp_path / "clicks/shards").glob("a-*"))
 
 
 def test_bad_rows_are_named_or_counted(place: Path, tmp_path: Path) -> None:

@@ -164,6 +164,12 @@ impl KnownColumns {
         &self.schema
     }
 
+    /// Returns whether [`convert_like`] reads rows once if it does not grow the vocabularies. If rows have any number
+    /// of categories, it looks for the largest bag before it writes.
+    pub fn read_rows_once(&self) -> bool {
+        self.plan(false).is_ok_and(|plan| !plan.must_learn())
+    }
+
     /// Checks that raw rows of a format, as [`RowFormat::name`] has it, can have these columns.
     ///
     /// # Errors

@@ -39,6 +39,8 @@ pub use bad::{BAD_ROWS_NAME, BadTally};
 pub use draft::{DraftOptions, SchemaDraft, draft_schema};
 pub use fit::{FitReport, FittedTable, fit_criteo, fit_csv, fit_like, fit_parquet};
 pub use formats::hugectr::convert_hugectr_raw;
+#[cfg(feature = "parquet")]
+pub use formats::parquet::{TableColumn, TableRows, TableValues, Tables};
 pub use known::{ColumnsDifference, KnownColumns, TableGrowth, convert_like};
 pub(crate) use partial::check_split_of_piece;
 pub use partial::{Partial, PartialEntry, Partials, learn_criteo, learn_csv, learn_like, learn_parquet};
@@ -258,6 +260,10 @@ fn criteo_source(
 impl ConvertOptions {
     /// Returns all files, those of the training part first.
     fn sources(&self) -> Result<Vec<Source>> {
+        #[cfg(feature = "parquet")]
+        if let (Some(tables), [name], []) = (&self.tables, &self.files[..], &self.eval[..]) {
+            return Ok(vec![Source::of_tables(name, tables)]);
+        }
         let train = self.files.iter().map(|path| Source::new(path, false));
         let eval = self.eval.iter().map(|path| Source::new(path, true));
         let mut sources: Vec<_> = train.chain(eval).collect::<Result<_>>()?;

@@ -4,10 +4,14 @@ use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::str::FromStr;
+#[cfg(feature = "parquet")]
+use std::sync::Arc;
 
 use rankine_base::error::{Error, InvalidValue, Result};
 use rankine_base::stop::Stop;
 
+#[cfg(feature = "parquet")]
+use crate::convert::formats::parquet::Tables;
 use crate::convert::plan::{Learning, Plan};
 use crate::convert::rows::split::RowSplit;
 use crate::convert::{CATEGORICAL_COLUMNS, DENSE_COLUMNS};
@@ -53,6 +57,11 @@ pub struct ConvertOptions {
     pub negatives_kept: Vec<NegativesKept>,
     /// Ends the conversion with [`Error::Stopped`].
     pub stop: Stop,
+    /// Rows in memory, which are read in place of the one source in `files`, as if it were a file of Parquet. Only for
+    /// functions that read rows once: [`crate::convert::learn_parquet`] and [`crate::convert::learn_like`], and
+    /// [`crate::shards::encode`] if [`crate::convert::KnownColumns::read_rows_once`].
+    #[cfg(feature = "parquet")]
+    pub tables: Option<Arc<Tables>>,
 }
 
 /// The share of negatives that rows were left with, as `0.1` for all labels or `LABEL=0.1` for one.
@@ -99,6 +108,8 @@ impl ConvertOptions {
             block_samples: None,
             negatives_kept: Vec::new(),
             stop: Stop::default(),
+            #[cfg(feature = "parquet")]
+            tables: None,
         }
     }
 

@@ -11,6 +11,8 @@ use rankine_base::error::{Error, IoContext, Result};
 use rankine_base::file_identity::FileIdentity;
 use rankine_base::url::{is_url, without_file_scheme};
 
+#[cfg(feature = "parquet")]
+use crate::convert::formats::parquet::Tables;
 use crate::convert::pool::{Pool, Pooled};
 use crate::convert::text::compressed::Compression;
 use crate::convert::text::divide::{LineReader, Lines};
@@ -53,6 +55,9 @@ pub(crate) struct Source {
     pub(super) object: Option<Version>,
     /// What is read in place of the file.
     pub(crate) standard_input: Option<StandardInput>,
+    /// What is read in place of a file of Parquet.
+    #[cfg(feature = "parquet")]
+    pub(crate) tables: Option<Arc<Tables>>,
 }
 
 impl Source {
@@ -64,7 +69,7 @@ impl Source {
             let version = store::version(path)?;
             let (path, opened, bytes) = (path.to_owned(), path.to_owned(), version.bytes);
             let object = Some(version);
-            return Ok(Self { path, opened, bytes, eval, identity: None, object, standard_input: None });
+            return Ok(Self { opened, bytes, eval, object, ..Self::of_nothing(path) });
         }
         // Checked before opening because opening a pipe waits for a writer.
         let metadata = fs::metadata(path).context("open", path)?;
@@ -79,8 +84,27 @@ impl Source {
         let metadata = File::open(path).and_then(|file| file.metadata()).context("open", path)?;
         let identity = Some(FileIdentity::of(&metadata));
         let (opened, bytes) = (path.to_owned(), metadata.len());
-        let path = path.to_owned();
-        Ok(Self { path, opened, bytes, eval, identity, object: None, standard_input: None })
+        Ok(Self { opened, bytes, eval, identity, ..Self::of_nothing(path.to_owned()) })
+    }
+
+    /// Returns rows of tables in memory, which messages call `path`.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn of_tables(path: &Path, tables: &Arc<Tables>) -> Self {
+        Self { tables: Some(Arc::clone(tables)), ..Self::of_nothing(path.to_owned()) }
+    }
+
+    fn of_nothing(path: PathBuf) -> Self {
+        Self {
+            path,
+            opened: PathBuf::new(),
+            bytes: 0,
+            eval: false,
+            identity: None,
+            object: None,
+            standard_input: None,
+            #[cfg(feature = "parquet")]
+            tables: None,
+        }
     }
 
     /// Sets what messages call it, in place of its path.
@@ -92,13 +116,11 @@ impl Source {
     pub(crate) fn of_standard_input() -> Self {
         let file = StandardInput::file_of_process();
         Self {
-            path: "standard input".into(),
-            opened: PathBuf::new(),
             bytes: file.as_ref().map_or(0, Metadata::len),
             eval: true,
             identity: file.as_ref().map(FileIdentity::of),
-            object: None,
             standard_input: Some(StandardInput::of_process()),
+            ..Self::of_nothing("standard input".into())
         }
     }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use parquet::column::reader::get_column_reader;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
-use parquet::schema::types::SchemaDescriptor;
 use rankine_base::error::{Error, Result};
 
 use super::columns::Leaf;
@@ -37,10 +36,6 @@ impl OpenFile {
         };
         let metadata = guarded(source, || ParquetMetaDataReader::new().parse_and_finish(&input))?;
         Ok(Self { input: Arc::new(input), metadata })
-    }
-
-    pub(super) fn schema(&self) -> &SchemaDescriptor {
-        self.metadata.file_metadata().schema_descr()
     }
 
     /// Returns the number of rows of a row group, and a reader for each of some leaves.

@@ -6,6 +6,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use parquet::schema::types::SchemaDescPtr;
 use rankine_base::error::{Error, Result};
 use rankine_base::escape::excerpt;
 
@@ -30,9 +31,12 @@ mod dictionary;
 mod file;
 mod object;
 mod pages;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod values;
+
+pub use tables::{TableColumn, TableRows, TableValues, Tables};
 
 use columns::{Bag, Columns, Leaf};
 use decode::{DecodedRows, Decoder, FileColumns};
@@ -109,9 +113,8 @@ pub(crate) fn parquet_source(
         return Err(Error::columns(None, "the Parquet format does not match the columns of the schema"));
     }
     let open = |source: Source| {
-        let file = OpenFile::new(&source)?;
-        let rows = u64::try_from(file.metadata.file_metadata().num_rows()).unwrap_or(0);
-        let columns = Columns { descriptor: file.schema(), source: &source };
+        let (descriptor, rows) = schema_of(&source)?;
+        let columns = Columns { descriptor: &descriptor, source: &source };
         let mut leaves = Vec::new();
         let mut leaf = |column: &str, wanted, bag| -> Result<Option<(usize, Leaf)>> {
             let Some(leaf) = columns.find(column, wanted, bag).map_err(|why| refuse(column, why))? else {
@@ -178,13 +181,23 @@ pub(crate) fn parquet_source(
     Ok(ParquetSource { files, split: None, threads })
 }
 
+/// Returns the schema of a file or of tables in its place, and the number of rows; 0 for tables.
+fn schema_of(source: &Source) -> Result<(SchemaDescPtr, u64)> {
+    if let Some(tables) = &source.tables {
+        return Ok((Arc::clone(&tables.columns), 0));
+    }
+    let file = OpenFile::new(source)?;
+    let metadata = file.metadata.file_metadata();
+    Ok((metadata.schema_descr_ptr(), u64::try_from(metadata.num_rows()).unwrap_or(0)))
+}
+
 /// Returns for each of some raw columns whether it is a list in a file.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read.
 pub(crate) fn lists<'a>(source: &Source, columns: impl Iterator<Item = &'a str>) -> Result<Vec<bool>> {
-    let file = OpenFile::new(source)?;
-    let found = Columns { descriptor: file.schema(), source };
+    let (descriptor, _) = schema_of(source)?;
+    let found = Columns { descriptor: &descriptor, source };
     // Other problems of a column are reported when it is read.
     Ok(columns
         .map(|column| matches!(found.leaf(column), Some((_, leaf)) if leaf.max_rep_level() > 0))
@@ -196,8 +209,8 @@ pub(crate) fn lists<'a>(source: &Source, columns: impl Iterator<Item = &'a str>)
 /// # Errors
 /// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read.
 pub(crate) fn column_types(source: &Source) -> Result<Vec<RawColumnType>> {
-    let file = OpenFile::new(source)?;
-    Ok(Columns { descriptor: file.schema(), source }.types())
+    let (descriptor, _) = schema_of(source)?;
+    Ok(Columns { descriptor: &descriptor, source }.types())
 }
 
 impl ParquetFile {
@@ -207,8 +220,8 @@ impl ParquetFile {
         if columns.is_empty() {
             return Ok(Vec::new());
         }
-        let file = OpenFile::new(&self.source)?;
-        let found = Columns { descriptor: file.schema(), source: &self.source };
+        let (descriptor, _) = schema_of(&self.source)?;
+        let found = Columns { descriptor: &descriptor, source: &self.source };
         let mut number = |column: &String| {
             let leaf = found.text(column, purpose).map_err(|why| Error::columns(Some(column), why))?;
             let read = self.leaves.iter().position(|other| other.index == leaf.index);
@@ -355,7 +368,9 @@ impl RowSource for ParquetSource {
     const UNIT: &'static str = "row";
 
     fn check_unchanged(&self) -> Result<()> {
-        self.files.iter().try_for_each(|file| file.source.check_unchanged())
+        // Rows of tables are read as they come, and cannot change.
+        let mut files = self.files.iter().filter(|file| file.source.tables.is_none());
+        files.try_for_each(|file| file.source.check_unchanged())
     }
 
     fn keep(&mut self, columns: &[String]) -> Result<()> {
@@ -387,8 +402,13 @@ impl RowSource for ParquetSource {
             source: Arc::clone(&file.source),
             leaves: file.leaves.clone(),
         };
-        let decoder = Decoder::new(self.files.iter().map(columns).collect(), self.threads);
-        ParquetChunks { source: self, decoder, first_row: 0, file: 0, bytes_before: 0 }
+        // Tables are the only source of a conversion.
+        let decoded: DecodedChunks = match self.files.first().map(|file| (&file.source.tables, &file.leaves))
+        {
+            Some((Some(tables), leaves)) => Box::new(tables.read(leaves.clone())),
+            _ => Box::new(Decoder::new(self.files.iter().map(columns).collect(), self.threads)),
+        };
+        ParquetChunks { source: self, decoded, first_row: 0, file: 0, bytes_before: 0 }
     }
 
     fn span(&self, chunk: &ParquetChunk) -> Span {
@@ -495,10 +515,12 @@ impl RowSource for ParquetSource {
     }
 }
 
+type DecodedChunks = Box<dyn Iterator<Item = Result<DecodedRows>> + Send>;
+
 /// All chunks of several files, in order.
 struct ParquetChunks<'a> {
     source: &'a ParquetSource,
-    decoder: Decoder,
+    decoded: DecodedChunks,
     first_row: u64,
     /// The file of the last chunk, and bytes of the earlier ones.
     file: usize,
@@ -509,7 +531,7 @@ impl Iterator for ParquetChunks<'_> {
     type Item = Result<ParquetChunk>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let rows = match self.decoder.next()? {
+        let rows = match self.decoded.next()? {
             Ok(rows) => rows,
             Err(error) => return Some(Err(error)),
         };

@@ -16,6 +16,7 @@ use rankine_base::error::Error;
 use super::columns::{Leaf, value_type};
 use super::decode::{Decoder, FileColumns};
 use super::file::OpenFile;
+use super::{TableColumn, TableRows, TableValues, Tables};
 use crate::convert::tests::speed::processor_seconds;
 use crate::convert::text::lines::Source;
 
@@ -23,7 +24,7 @@ use crate::convert::text::lines::Source;
 fn all_columns(path: &Path) -> FileColumns {
     let source = Source::new(path, false).unwrap();
     let file = OpenFile::new(&source).unwrap();
-    let columns = file.schema().columns().iter().enumerate();
+    let columns = file.metadata.file_metadata().schema_descr().columns().iter().enumerate();
     let leaves =
         columns.map(|(index, leaf)| Leaf::new(index, leaf.name(), leaf, value_type(leaf).unwrap())).collect();
     FileColumns { source: Arc::new(source), leaves }
@@ -55,6 +56,58 @@ fn write_with(path: &Path, groups: &[usize], properties: WriterPropertiesBuilder
         first += *rows as i64;
     }
     writer.close().unwrap();
+}
+
+/// Tables give the same rows as a file, until some do not fit the columns.
+#[test]
+fn tables_are_read_like_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows");
+    write(&path, &[5]);
+    let FileColumns { leaves, .. } = all_columns(&path);
+    let columns = OpenFile::new(&Source::new(&path, false).unwrap()).unwrap();
+    let columns = columns.metadata.file_metadata().schema_descr_ptr();
+    let column = |values, ends: &[u32]| TableColumn { values, ends: Some(ends.to_vec()) };
+    let rows = |first: i64, texts: TableColumn| {
+        let numbers = TableColumn { values: TableValues::Int64(vec![first, first + 1]), ends: None };
+        Ok(TableRows { rows: 2, columns: vec![numbers, texts] })
+    };
+    let texts =
+        |bytes: &[u8], ends: &[usize]| TableValues::Texts { bytes: bytes.to_vec(), ends: ends.to_vec() };
+    let read = |last: TableColumn| {
+        let all = [rows(0, column(texts(b"01", &[1, 2]), &[1, 2])), rows(2, last)];
+        let tables = Tables::new(Arc::clone(&columns), all.into_iter());
+        let read: Vec<_> = tables.read(leaves.clone()).collect();
+        let again = tables.read(leaves.clone()).map(|rows| rows.unwrap_err().to_string()).collect::<Vec<_>>();
+        assert_eq!(again, ["tables in memory: rows that are in no file can be read once"]);
+        read
+    };
+    let mut found = Vec::new();
+    for rows in read(column(texts(b"two", &[3]), &[0, 1])) {
+        let rows = rows.unwrap();
+        assert_eq!(rows.file_row as usize, found.len());
+        for row in 0..rows.rows {
+            let text = |column: usize| {
+                rows.columns[column]
+                    .with_text_of(row, &mut Vec::new(), |text| String::from_utf8_lossy(text).into())
+            };
+            found.push((0..2).map(text).collect::<Vec<String>>().join("-"));
+        }
+    }
+    // The third text is null.
+    assert_eq!(found, ["0-0", "1-1", "2-", "3-two"]);
+    for wrong in [
+        column(texts(b"two", &[3]), &[1, 0]),
+        column(texts(b"two", &[3]), &[1]),
+        column(texts(b"two", &[3]), &[1, 2]),
+        column(texts(b"twothree", &[3, 8]), &[0, 2]),
+    ] {
+        let refused = read(wrong).pop().unwrap().unwrap_err().to_string();
+        assert_eq!(refused, "tables in memory: column text has rows that do not add up");
+    }
+    let one = Ok(TableRows { rows: 0, columns: Vec::new() });
+    let refused = Tables::new(columns, std::iter::once(one)).read(leaves).next().unwrap().unwrap_err();
+    assert_eq!(refused.to_string(), "tables in memory: 0 columns; expected 2");
 }
 
 #[test]

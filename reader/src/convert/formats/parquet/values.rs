@@ -15,15 +15,15 @@ use crate::convert::rows::value_type::ValueType;
 /// The non-null values of some rows of a leaf.
 #[derive(Debug)]
 pub(super) struct Values {
-    typed: TypedValues,
-    values: ValueType,
-    unsigned: bool,
+    pub(super) typed: TypedValues,
+    pub(super) values: ValueType,
+    pub(super) unsigned: bool,
     /// For each row, the number of values up to its end.
-    ends: Vec<u32>,
+    pub(super) ends: Vec<u32>,
 }
 
 #[derive(Debug)]
-enum TypedValues {
+pub(super) enum TypedValues {
     Bool(Vec<bool>),
     Int32(Vec<i32>),
     Int64(Vec<i64>),
@@ -31,6 +31,8 @@ enum TypedValues {
     Double(Vec<f64>),
     Bytes(Vec<ByteArray>),
     FixedBytes(Vec<FixedLenByteArray>),
+    /// Strings, one after the other, and the end of each.
+    Texts(Vec<u8>, Vec<usize>),
     /// Numbers of strings in a dictionary.
     Numbers(Vec<i32>, Arc<Vec<Bytes>>),
     /// Exact values that are stored as bytes.
@@ -80,6 +82,10 @@ impl Values {
             TypedValues::Double(values) => Value::Float(values[at]),
             TypedValues::Bytes(values) => Value::Bytes(values[at].data()),
             TypedValues::FixedBytes(values) => Value::Bytes(values[at].data()),
+            TypedValues::Texts(bytes, ends) => {
+                let start = at.checked_sub(1).map_or(0, |before| ends[before]);
+                Value::Bytes(&bytes[start..ends[at]])
+            }
             TypedValues::Numbers(numbers, entries) => Value::Bytes(&entries[numbers[at] as usize]),
         }
     }
