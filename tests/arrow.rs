@@ -6,7 +6,7 @@ use std::path::Path;
 use std::slice::from_ref;
 use std::sync::Arc;
 
-use arrow_array::builder::{ListBuilder, StringBuilder, UInt64Builder};
+use arrow_array::builder::{Float64Builder, ListBuilder, StringBuilder, UInt64Builder};
 use arrow_array::types::Int32Type;
 use arrow_array::{
     ArrayRef, BooleanArray, DictionaryArray, DurationSecondArray, FixedSizeListArray, Float32Array,
@@ -141,7 +141,7 @@ fn raw_batches_have_the_bits_of_their_rows() {
 
 /// Samples as columns of many types.
 fn mapped(schema: &Schema, samples: &Samples) -> RecordBatch {
-    let mut columns: Vec<(&str, ArrayRef)> = Vec::new();
+    let mut columns: Vec<(String, ArrayRef)> = Vec::new();
     for (number, column) in schema.categorical.iter().enumerate() {
         let bags = &samples.categorical[number];
         let narrow = || bags.ids.iter().map(|&id| id as i32);
@@ -162,19 +162,28 @@ fn mapped(schema: &Schema, samples: &Samples) -> RecordBatch {
                 Arc::new(lists.finish())
             }
         };
-        columns.push((&column.name, ids));
+        columns.push((column.name.clone(), ids));
+        if column.weighted {
+            let mut lists = ListBuilder::new(Float64Builder::new());
+            for row in 0..samples.len {
+                let range = bags.offsets[row] as usize..bags.offsets[row + 1] as usize;
+                bags.weights[range].iter().for_each(|&weight| lists.values().append_value(weight.into()));
+                lists.append(true);
+            }
+            columns.push((format!("{}.weights", column.name), Arc::new(lists.finish())));
+        }
     }
     for (label, values) in schema.labels.iter().zip(&samples.labels) {
         let values = values.iter().map(|&value| (!value.is_nan()).then_some(value as u8));
-        columns.push((&label.name, Arc::new(values.collect::<UInt8Array>())));
+        columns.push((label.name.clone(), Arc::new(values.collect::<UInt8Array>())));
     }
     if let Some(weight) = &schema.weight {
-        columns.push((weight, Arc::new(Float32Array::from(samples.weights.clone()))));
+        columns.push((weight.clone(), Arc::new(Float32Array::from(samples.weights.clone()))));
     }
     for (number, column) in schema.dense.iter().enumerate() {
         let values = samples.dense.iter().skip(number).step_by(samples.dense_columns);
         columns.push((
-            &column.name,
+            column.name.clone(),
             match number % 2 {
                 0 => Arc::new(Float32Array::from_iter_values(values.copied())),
                 _ => Arc::new(Float64Array::from_iter_values(values.map(|&value| value.into()))),
@@ -198,7 +207,12 @@ fn mapped_batches_have_the_bits_of_the_dataset(place: &Place, sets: &[&str]) {
     for samples in batches(place, Part::Eval, 77) {
         let mut scores = vec![f64::NAN; samples.len * ranker.labels().len()];
         let bags = samples.categorical.iter();
-        let ids: Vec<_> = bags.map(|bags| Ids::Bags { offsets: &bags.offsets, ids: &bags.ids }).collect();
+        let weighted = ranker.schema().categorical.iter().map(|column| column.weighted);
+        let ids = bags.zip(weighted.collect::<Vec<_>>()).map(|(bags, weighted)| match weighted {
+            true => Ids::Weighted { offsets: &bags.offsets, ids: &bags.ids, weights: &bags.weights },
+            false => Ids::Bags { offsets: &bags.offsets, ids: &bags.ids },
+        });
+        let ids: Vec<_> = ids.collect();
         let features = Features { rows: samples.len, dense: &samples.dense, categorical: &ids };
         ranker.score(&features, &mut scores).unwrap();
         // A piece of a larger batch, too, whose values start in the middle of their memory.
@@ -224,6 +238,82 @@ fn mapped_batches_have_the_bits_of_generated_data() {
     generate(&place, MIXED, 2000, 300);
     train(&place, &support::job(&place), "read", &["train.shuffle=false"]).with(SUCCESS);
     mapped_batches_have_the_bits_of_the_dataset(&place, &["train.shuffle=false"]);
+}
+
+/// Lists with weights, mapped and raw, have the bits of the text that was converted.
+#[test]
+fn lists_of_weights_have_the_bits_of_a_conversion() {
+    const SCHEMA: &str = "label = { column = \"click\" }\n[[categorical]]\ncolumn = \"tags\"\nweights = \"w\"\n\
+        separator = \"|\"\nvocabulary = { kind = \"hash\", rows = 50 }\n[[categorical]]\ncolumn = \"film\"\n";
+    let (place, mut next) = (Place::new(), support::numbers(3));
+    let rows: Vec<(u64, Vec<String>, Vec<f64>, String)> = (0..1300)
+        .map(|_| {
+            let tags: Vec<_> = (0..next() % 4).map(|_| format!("t{}", next() % 30)).collect();
+            let weights = tags.iter().map(|_| (next() % 5) as f64 / 2.0).collect();
+            (next() % 2, tags, weights, format!("f{}", next() % 9))
+        })
+        .collect();
+    let text = |rows: &[(u64, Vec<String>, Vec<f64>, String)]| {
+        let line = |(click, tags, weights, film): &(u64, Vec<String>, Vec<f64>, String)| {
+            let weights: Vec<_> = weights.iter().map(f64::to_string).collect();
+            format!("{click},{},{},{film}\n", tags.join("|"), weights.join("|"))
+        };
+        format!("click,tags,w,film\n{}", rows.iter().map(line).collect::<String>())
+    };
+    let (log, eval) =
+        (place.file("log.csv", text(&rows[..1000])), place.file("eval.csv", text(&rows[1000..])));
+    let (schema, data) = (place.file("schema.toml", SCHEMA), place.word("data"));
+    support::run(["convert", "csv", &log, "--eval", &eval, "--schema", &schema, "--out", &data])
+        .with(SUCCESS);
+    let sets = ["train.shuffle=false", "model={ kind = 'dlrm', embedding_dim = 4, top_mlp = [16] }"];
+    train(&place, &support::job(&place), "read", &sets).with(SUCCESS);
+    mapped_batches_have_the_bits_of_the_dataset(&place, &sets);
+
+    let lists = |rows: &[(u64, Vec<String>, Vec<f64>, String)]| {
+        let mut tags = ListBuilder::new(StringBuilder::new());
+        let mut weights = ListBuilder::new(Float64Builder::new());
+        for row in rows {
+            row.1.iter().for_each(|tag| tags.values().append_value(tag));
+            tags.append(true);
+            row.2.iter().for_each(|&weight| weights.values().append_value(weight));
+            weights.append(true);
+        }
+        let films = rows.iter().map(|row| Some(row.3.as_str()));
+        batch([
+            ("w", Arc::new(weights.finish()) as ArrayRef),
+            ("tags", Arc::new(tags.finish())),
+            ("film", Arc::new(films.collect::<StringArray>())),
+            ("click", Arc::new(rows.iter().map(|row| Some(row.0)).collect::<UInt64Array>())),
+        ])
+    };
+    let mut trainer = start(&place, &sets, "raw");
+    for rows in rows[..1000].chunks(128) {
+        trainer.push_arrow(&ArrowRows::try_from(&lists(rows)).unwrap()).unwrap();
+    }
+    trainer.finish().unwrap();
+    assert!(weights(&place, "raw") == weights(&place, "read"), "weights differ");
+
+    // A null of each list: neither may take the place of the other.
+    let ranker = Ranker::load(place.path("read")).unwrap();
+    let mut tags = ListBuilder::new(StringBuilder::new());
+    let mut weights = ListBuilder::new(Float64Builder::new());
+    tags.append_value([None, Some("t1")]);
+    weights.append_value([Some(1.0), None]);
+    let nulls = batch([
+        ("w", Arc::new(weights.finish()) as ArrayRef),
+        ("tags", Arc::new(tags.finish())),
+        ("film", Arc::new(StringArray::from(vec!["f1"]))),
+    ]);
+    let refused = ranker.score_arrow(&[ArrowRows::try_from(&nulls).unwrap()], &mut [0.0]).unwrap_err();
+    expect!["column w, row 0: NaN is not a weight: it must be 0, or a number from 1.5e-45 to 3.4e38"]
+        .assert_eq(&refused.to_string());
+    let mut samples = batches(&place, Part::Eval, 3).swap_remove(0);
+    samples.categorical[0].weights[0] = -1.0;
+    let refused = ranker.score_mapped_batch(&mapped(&ranker.schema(), &samples), &mut [0.0; 3]).unwrap_err();
+    assert!(
+        refused.to_string().contains("column tags, row")
+            && refused.to_string().contains("-1 is not a weight")
+    );
 }
 
 #[test]

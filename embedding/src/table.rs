@@ -4,18 +4,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
 
-/// How the rows of a bag are combined into one vector. An empty bag yields zeros either way.
+/// How the rows of a bag are combined into one vector. An empty bag yields zeros either way. If ids have weights, each
+/// row is multiplied by the weight of its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
     /// The sum of the rows.
     Sum,
-    /// The sum divided by the number of ids.
+    /// The sum divided by the number of ids, or by the sum of their weights.
     Mean,
 }
 
 impl Pooling {
-    /// The factor of each row of a bag of `ids` ids.
+    /// The factor of each row of a bag of `ids` ids without weights.
     pub fn scale(self, ids: usize) -> f32 {
         match self {
             Self::Sum => 1.0,

@@ -216,7 +216,7 @@ fn permute(batch: &mut Samples, all: &Samples, column: &Column<'_>, from: &[usiz
     }
     for &number in &column.categorical {
         let mut bags = Bags::default();
-        from.iter().for_each(|&other| bags.push(all.categorical[number].bag(other).iter().copied()));
+        from.iter().for_each(|&other| bags.push_bag(&all.categorical[number], other));
         batch.categorical[number] = bags;
     }
 }
@@ -260,15 +260,25 @@ mod tests {
             labels: vec![vec![0.0, 1.0, 0.0]],
             dense: vec![1.0, 10.0, 2.0, 20.0, 3.0, 30.0],
             dense_columns: 2,
-            categorical: vec![Bags { offsets: vec![0, 2, 2, 3], ids: vec![5, 6, 7] }; 2],
+            categorical: vec![
+                Bags {
+                    offsets: vec![0, 2, 2, 3],
+                    ids: vec![5, 6, 7],
+                    weights: vec![0.5, 0.25, 2.0]
+                };
+                2
+            ],
             ..Samples::default()
         };
         let mut batch = all.slice(1..3);
         let column = Column { name: "a", dense: Some(1), categorical: vec![0] };
         permute(&mut batch, &all, &column, &[2, 0]);
         assert_eq!(batch.dense, [2.0, 30.0, 3.0, 10.0]);
-        assert_eq!(batch.categorical[0], Bags { offsets: vec![0, 1, 3], ids: vec![7, 5, 6] });
-        assert_eq!(batch.categorical[1], Bags { offsets: vec![0, 0, 1], ids: vec![7] });
+        assert_eq!(
+            batch.categorical[0],
+            Bags { offsets: vec![0, 1, 3], ids: vec![7, 5, 6], weights: vec![2.0, 0.5, 0.25] }
+        );
+        assert_eq!(batch.categorical[1], Bags { offsets: vec![0, 0, 1], ids: vec![7], weights: vec![2.0] });
         assert_eq!(batch.labels, [[1.0, 0.0]]);
     }
 }

@@ -108,6 +108,7 @@ mod tests {
                     hotness: Hotness::Fixed(1),
                     pooling: Pooling::Sum,
                     vocabulary: VocabularyKind::Buckets { of: "age".into(), boundaries: vec![0.7001] },
+                    weighted: false,
                     shares: None,
                 }],
             };

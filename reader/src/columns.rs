@@ -82,6 +82,15 @@ impl Columns {
             }
         }
         for (mine, theirs) in self.schema.categorical.iter().zip(&theirs.categorical) {
+            if mine.weighted != theirs.weighted {
+                let with = |weighted| if weighted { "with" } else { "without" };
+                return Some(format!(
+                    "column {} has ids {} weights, but the model was trained on ids {} them",
+                    mine.name,
+                    with(theirs.weighted),
+                    with(mine.weighted)
+                ));
+            }
             let [own, other] = [mine, theirs].map(|column| (column.rows, &column.vocabulary, &column.shares));
             if own != other {
                 return Some(format!(

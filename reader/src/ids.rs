@@ -6,7 +6,7 @@
 
 use rankine_base::error::{Error, Result};
 
-use crate::samples::{Bags, Samples};
+use crate::samples::Samples;
 use crate::schema::{Hotness, Schema};
 
 /// What happens to an id that is out of range.
@@ -88,29 +88,12 @@ impl IdRules {
                 OutOfRange::Row(row) if count > 0 => {
                     bags.ids.iter_mut().filter(|id| **id >= rows).for_each(|id| *id = row);
                 }
-                OutOfRange::Leave if count > 0 => remove_out_of_range(bags, rows),
+                OutOfRange::Leave if count > 0 => bags.retain(0, |id, _| id < rows),
                 OutOfRange::Fail | OutOfRange::Row(_) | OutOfRange::Leave => {}
             }
             count
         }));
     }
-}
-
-/// Removes all ids not less than `rows` from their bags.
-fn remove_out_of_range(bags: &mut Bags, rows: u64) {
-    let (mut kept, mut start) = (0, 0);
-    for end in &mut bags.offsets[1..] {
-        for at in start..*end as usize {
-            let id = bags.ids[at];
-            if id < rows {
-                bags.ids[kept] = id;
-                kept += 1;
-            }
-        }
-        start = *end as usize;
-        *end = kept as u32;
-    }
-    bags.ids.truncate(kept);
 }
 
 #[cfg(test)]
@@ -146,19 +129,22 @@ mod tests {
             let mut expected = samples.clone();
             let mut counts = Vec::new();
             for (number, (column, bags)) in schema.categorical.iter().zip(&mut expected.categorical).enumerate() {
-                let (mut replaced, mut count) = (Bags::default(), 0);
+                let (mut replaced, mut count) = (crate::samples::Bags::default(), 0);
                 for sample in 0..samples.len {
-                    let bag = bags.bag(sample).iter().filter_map(|&id| {
+                    let first = bags.offsets[sample] as usize;
+                    let kept = bags.bag(sample).iter().enumerate().filter_map(|(at, &id)| {
                         if id < column.rows {
-                            return Some(id);
+                            return Some((first + at, id));
                         }
                         count += 1;
                         match rules.of(number) {
-                            OutOfRange::Row(row) => Some(row),
+                            OutOfRange::Row(row) => Some((first + at, row)),
                             _ => None,
                         }
                     });
-                    replaced.push(bag.collect::<Vec<_>>());
+                    let kept: Vec<_> = kept.collect();
+                    replaced.push(kept.iter().map(|&(_, id)| id));
+                    replaced.weights.extend(kept.iter().filter_map(|&(at, _)| bags.weights.get(at)));
                 }
                 counts.push(count);
                 *bags = replaced;
@@ -182,6 +168,7 @@ mod tests {
             hotness: Hotness::Fixed(1),
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Identity,
+            weighted: false,
             shares: None,
         };
         let schema = Schema {

@@ -35,6 +35,7 @@ pub mod write;
 mod background;
 mod bits;
 mod columns;
+mod hotness;
 #[cfg(test)]
 #[path = "../../tests/support/json_schema.rs"]
 mod json_schema;

@@ -62,11 +62,14 @@ pub struct Bags {
     pub offsets: Vec<u32>,
     /// Row numbers in the column's table.
     pub ids: Vec<u64>,
+    /// One weight per id, finite and above 0, since an id with weight 0 looks up no row and is left out of its bag.
+    /// Empty if the column has no weights.
+    pub weights: Vec<f32>,
 }
 
 impl Default for Bags {
     fn default() -> Self {
-        Self { offsets: vec![0], ids: Vec::new() }
+        Self { offsets: vec![0], ids: Vec::new(), weights: Vec::new() }
     }
 }
 
@@ -85,6 +88,56 @@ impl Bags {
         self.offsets.push(u32::try_from(self.ids.len()).expect("fewer than 2^32 ids in one run of samples"));
     }
 
+    /// Appends a sample's bag of ids with weights, without the ids whose weight is 0.
+    ///
+    /// # Panics
+    /// As [`Bags::push`].
+    pub fn push_weighted(&mut self, bag: impl IntoIterator<Item = (u64, f32)>) {
+        let (ids, weights): (Vec<_>, Vec<_>) = bag.into_iter().filter(|&(_, weight)| weight != 0.0).unzip();
+        self.weights.extend(weights);
+        self.push(ids);
+    }
+
+    /// Appends a sample's bag of other bags, with its weights.
+    ///
+    /// # Panics
+    /// As [`Bags::push`].
+    pub fn push_bag(&mut self, other: &Self, sample: usize) {
+        let range = other.offsets[sample] as usize..other.offsets[sample + 1] as usize;
+        if !other.weights.is_empty() {
+            self.weights.extend_from_slice(&other.weights[range.clone()]);
+        }
+        self.push(other.ids[range].iter().copied());
+    }
+
+    /// Removes the ids with weight 0 from bag `first` and all after it.
+    pub fn remove_zero_weights(&mut self, first: usize) {
+        self.retain(first, |_, weight| weight != Some(0.0));
+    }
+
+    /// Keeps the ids, with their weights, for which `keep` returns true, in bag `first` and all after it.
+    pub(crate) fn retain(&mut self, first: usize, keep: impl Fn(u64, Option<f32>) -> bool) {
+        let mut start = self.offsets[first] as usize;
+        let mut kept = start;
+        for end in &mut self.offsets[first + 1..] {
+            for at in start..*end as usize {
+                let (id, weight) = (self.ids[at], self.weights.get(at).copied());
+                if !keep(id, weight) {
+                    continue;
+                }
+                self.ids[kept] = id;
+                if let Some(weight) = weight {
+                    self.weights[kept] = weight;
+                }
+                kept += 1;
+            }
+            start = *end as usize;
+            *end = kept as u32;
+        }
+        self.ids.truncate(kept);
+        self.weights.truncate(kept);
+    }
+
     /// Appends bags of one id each.
     pub(crate) fn extend_one_hot(&mut self, ids: impl Iterator<Item = u64>) {
         let first = self.ids.len() as u32;
@@ -97,12 +150,16 @@ impl Bags {
     pub(crate) fn clear(&mut self) {
         self.offsets.truncate(1);
         self.ids.clear();
+        self.weights.clear();
     }
 
     pub(crate) fn append(&mut self, other: &Self, range: std::ops::Range<usize>) {
         let (from, to) = (other.offsets[range.start], other.offsets[range.end]);
         let base = self.ids.len() as u32;
         self.ids.extend_from_slice(&other.ids[from as usize..to as usize]);
+        if !other.weights.is_empty() {
+            self.weights.extend_from_slice(&other.weights[from as usize..to as usize]);
+        }
         self.offsets
             .extend(other.offsets[range.start + 1..=range.end].iter().map(|offset| offset - from + base));
     }
@@ -123,7 +180,8 @@ impl Samples {
 
     /// Returns the bytes that the samples take.
     pub fn bytes(&self) -> usize {
-        let of_bags = |bags: &Bags| size_of_val(&*bags.offsets) + size_of_val(&*bags.ids);
+        let of_bags =
+            |bags: &Bags| size_of_val(&*bags.offsets) + size_of_val(&*bags.ids) + size_of_val(&*bags.weights);
         self.labels.iter().map(|labels| size_of_val(&**labels)).sum::<usize>()
             + size_of_val(&*self.weights)
             + size_of_val(&*self.dense)

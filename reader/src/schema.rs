@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use rankine_base::error::{Error, Result};
 
+pub use crate::hotness::Hotness;
 pub use crate::label::Label;
 use crate::label::is_share;
 
@@ -175,6 +176,9 @@ pub struct Categorical {
     pub hotness: Hotness,
     /// How the rows of a bag become one vector.
     pub pooling: Pooling,
+    /// Whether each id of a bag has a weight, by which its row is multiplied.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub weighted: bool,
     /// The mapping from raw categories to ids.
     pub vocabulary: VocabularyKind,
     /// The earlier categorical column whose vocabulary, and therefore kind and rows, this column shares: an id means
@@ -183,64 +187,15 @@ pub struct Categorical {
     pub shares: Option<String>,
 }
 
-/// The number of ids in a sample's bag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Hotness {
-    /// The same number in every sample; 1 is called one-hot.
-    Fixed(u32),
-    /// Any number from 0 to this one.
-    Ragged {
-        /// The maximum number of ids per bag.
-        max: u32,
-    },
-}
-
-impl Hotness {
-    /// Returns the maximum number of ids per bag.
-    pub fn max(self) -> u32 {
-        match self {
-            Self::Fixed(count) => count,
-            Self::Ragged { max } => max,
-        }
-    }
-
-    /// Returns whether bags may differ in size.
-    pub fn varies(self) -> bool {
-        matches!(self, Self::Ragged { .. })
-    }
-
-    /// Returns the sizes that bags of either kind have.
-    pub(crate) fn or(self, other: Self) -> Self {
-        if self == other { self } else { Self::Ragged { max: self.max().max(other.max()) } }
-    }
-
-    /// Returns whether a bag may hold `count` ids.
-    pub fn admits(self, count: u64) -> bool {
-        match self {
-            Self::Fixed(fixed) => count == u64::from(fixed),
-            Self::Ragged { max } => count <= u64::from(max),
-        }
-    }
-}
-
-impl fmt::Display for Hotness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(count) => write!(f, "{count}"),
-            Self::Ragged { max } => write!(f, "up to {max}"),
-        }
-    }
-}
-
-/// How the rows of a bag become one vector. An empty bag becomes zeros in both cases.
+/// How the rows of a bag become one vector. An empty bag becomes zeros in both cases. If ids have weights, each row is
+/// multiplied by the weight of its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
     /// The sum of the rows.
     Sum,
-    /// The sum divided by the number of ids.
+    /// The sum divided by the number of ids, or by the sum of their weights.
     Mean,
 }
 
@@ -358,6 +313,9 @@ impl Schema {
                     &column.name,
                     format_args!("has a table of {} rows; the limit is {ROWS_MAX}", column.rows),
                 ));
+            }
+            if column.weighted && !column.hotness.varies() {
+                return Err(Error::column(&column.name, "has weights, but bags of one size: they must vary"));
             }
             if column.hotness == Hotness::Fixed(0) {
                 return Err(Error::column(&column.name, "has a fixed hotness of 0"));
@@ -483,7 +441,9 @@ impl Schema {
             .categorical
             .iter()
             .map(|column| {
-                u64::from(column.hotness.max()) * u64::from(u64::BITS - column.rows.leading_zeros())
+                let id_bits = u64::from(u64::BITS - column.rows.leading_zeros());
+                let weight_bits = if column.weighted { u64::from(u32::BITS) } else { 0 };
+                u64::from(column.hotness.max()) * (id_bits + weight_bits)
             })
             .sum();
         let dense = (self.dense.len() * self.dense_dtype.bytes() * 8) as u64;
@@ -529,6 +489,7 @@ mod tests {
             hotness: Hotness::Fixed(1),
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Hash,
+            weighted: false,
             shares: None,
         }
     }
@@ -555,8 +516,9 @@ mod tests {
     fn schemas_that_types_cannot_rule_out_are_refused() {
         schema().validate().unwrap();
         type Change = fn(&mut Schema);
-        let cases: [(Change, &str); 30] = [
+        let cases: [(Change, &str); 31] = [
             (|schema| schema.labels.clear(), "no label column"),
+            (|schema| schema.categorical[0].weighted = true, "film has weights, but bags of one size"),
             (
                 |schema| schema.labels[0].negatives_kept = Some(0.0),
                 "label has negatives_kept 0: a share is above 0",

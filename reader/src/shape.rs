@@ -163,6 +163,7 @@ impl Shape {
                 hotness: if self.ragged { Hotness::Ragged { max: hotness } } else { Hotness::Fixed(hotness) },
                 pooling: self.pooling,
                 vocabulary: VocabularyKind::Identity,
+                weighted: false,
                 shares: None,
             }
         };

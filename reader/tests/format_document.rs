@@ -158,6 +158,8 @@ struct Sample {
     weight: Option<f32>,
     dense: Vec<f32>,
     bags: Vec<Vec<u64>>,
+    /// The weights of the ids of each bag; empty for columns without weights.
+    id_weights: Vec<Vec<f32>>,
 }
 
 struct Stream {
@@ -187,7 +189,9 @@ impl<'a> BlockView<'a> {
         let count = fields.get(bytes, Header, "stream_count") as usize;
         let of = |key: &str| schema[key].as_array().unwrap().len();
         let weights = usize::from(!schema["weight"].is_null());
-        assert_eq!(count, of("labels") + weights + of("dense") + 3 * of("categorical"));
+        let weighted = schema["categorical"].as_array().unwrap().iter();
+        let weighted = weighted.filter(|column| column["weighted"] == true).count();
+        assert_eq!(count, of("labels") + weights + of("dense") + 3 * of("categorical") + weighted);
         let mut end = constants["HEADER_BYTES"] + count * constants["DESCRIPTOR_BYTES"];
         let mut streams = Vec::new();
         for number in 0..count {
@@ -283,6 +287,14 @@ impl<'a> BlockView<'a> {
             let bag: Vec<u64> = (from..from + size).map(|id| self.packed(ids, id)).collect();
             assert!(bag.iter().all(|&id| id < column["rows"].as_u64().unwrap()));
             sample.bags.push(bag);
+            let mut weights = Vec::new();
+            if column["weighted"] == true {
+                let stream = next();
+                assert_eq!((stream.kind, stream.count), (2, ids.count));
+                weights.extend((from..from + size).map(|id| self.float(stream, id)));
+                assert!(weights.iter().all(|weight| *weight > 0.0 && weight.is_finite()));
+            }
+            sample.id_weights.push(weights);
         }
         sample
     }
@@ -299,7 +311,8 @@ fn read_manifest(text: &str) -> (Value, u64) {
     let envelope: RawObject = serde_json::from_str(text).unwrap();
     assert_eq!(envelope.keys().collect::<Vec<_>>(), ["content", "format", "kind", "xxh3"]);
     assert_eq!(envelope["kind"].get(), "\"rankine dataset\"");
-    assert_eq!(envelope["format"].get(), constants()["FORMAT"].to_string());
+    let format = if envelope["content"].get().contains("\"weighted\"") { 4 } else { constants()["FORMAT"] };
+    assert_eq!(envelope["format"].get(), format.to_string());
     let content = envelope["content"].get();
     assert_eq!(envelope["xxh3"].get(), format!("\"{:016x}\"", xxh3_64(content.as_bytes())));
     // The method for JSON libraries without raw values.
@@ -473,6 +486,14 @@ fn samples_of(samples: &Samples) -> Vec<Sample> {
         weight: samples.weights.get(i).copied(),
         dense: samples.dense[i * samples.dense_columns..(i + 1) * samples.dense_columns].to_vec(),
         bags: samples.categorical.iter().map(|bags| bags.bag(i).to_vec()).collect(),
+        id_weights: samples
+            .categorical
+            .iter()
+            .map(|bags| {
+                let range = bags.offsets[i] as usize..bags.offsets[i + 1] as usize;
+                bags.weights.get(range).unwrap_or_default().to_vec()
+            })
+            .collect(),
     };
     (0..samples.len).map(one).collect()
 }
@@ -566,6 +587,7 @@ fn the_document_suffices_for_weights_missing_labels_and_single_precision() {
     schema.labels.push(Label::new("buy \"now\""));
     schema.weight = Some("weight".into());
     schema.dense_dtype = DenseDtype::F32;
+    schema.categorical[1].weighted = true;
     let mut samples = Samples::new(&schema);
     samples.len = 700;
     for i in 0..700u32 {
@@ -574,8 +596,10 @@ fn the_document_suffices_for_weights_missing_labels_and_single_precision() {
         samples.weights.push(1.0 + i as f32 / 7.0);
         samples.dense.push(-(i as f32).sqrt());
         samples.categorical[0].push([u64::from(i * 13 % 1000)]);
-        samples.categorical[1].push((0..i % 4).map(|k| u64::from((i + k) % 50)));
+        let bag = (0..i % 4).map(|k| u64::from((i + k) % 50));
+        samples.categorical[1].push_weighted(bag.map(|id| (id, id as f32 / 3.0)));
     }
+    assert!(samples.categorical[1].ids.iter().all(|&id| id > 0), "an id with weight 0 is left out");
     write(&dir, &schema, 300, &samples);
     assert_eq!(check(&dir), 3);
 }
@@ -608,6 +632,7 @@ fn example_schema() -> Schema {
         hotness,
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Hash,
+        weighted: false,
         shares: None,
     };
     Schema {

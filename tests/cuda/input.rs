@@ -64,6 +64,7 @@ impl Dataset {
                 },
                 pooling: schema::Pooling::Sum,
                 vocabulary: VocabularyKind::Identity,
+                weighted: false,
                 shares: None,
             }
         };
@@ -328,7 +329,12 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
             })
             .collect(),
         features: columns
-            .map(|(table, column)| FeatureSpec { column: column.name.clone(), table, pooling: Pooling::Sum })
+            .map(|(table, column)| FeatureSpec {
+                column: column.name.clone(),
+                table,
+                pooling: Pooling::Sum,
+                weighted: false,
+            })
             .collect(),
     };
     let setup = ModelSetup {

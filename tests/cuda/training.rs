@@ -99,6 +99,7 @@ impl Training {
             column: format!("c{number}"),
             table: number % tables.len(),
             pooling: if number.is_multiple_of(2) { Pooling::Sum } else { Pooling::Mean },
+            weighted: false,
         };
         let heads = 1 + words.below(3) as usize;
         let head = |number: usize| HeadSpec {
@@ -147,7 +148,7 @@ impl Training {
                             let unit = words.below(1 << 30) as f64 / f64::from(1 << 30);
                             (unit.powi(3) * rows) as u64
                         };
-                        let mut bags = Bags { offsets: vec![0], ids: Vec::new() };
+                        let mut bags = Bags::default();
                         for _ in 0..len {
                             let size = match hotness {
                                 Hotness::Fixed(ids) => ids,

@@ -21,3 +21,4 @@ mod trainer;
 mod training;
 mod tune;
 mod tune_time;
+mod weights;

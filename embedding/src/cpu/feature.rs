@@ -9,6 +9,8 @@ pub struct Bags<'a> {
     pub offsets: &'a [u32],
     /// Row numbers.
     pub ids: &'a [u64],
+    /// One weight per id, finite and above 0; `None` if ids have no weights.
+    pub weights: Option<&'a [f32]>,
 }
 
 impl<'a> Bags<'a> {
@@ -24,7 +26,26 @@ impl<'a> Bags<'a> {
 
     /// The ids of one bag.
     pub fn bag(&self, bag: usize) -> &'a [u64] {
-        &self.ids[self.offsets[bag] as usize..self.offsets[bag + 1] as usize]
+        &self.ids[self.range(bag)]
+    }
+
+    /// The factors of the rows of one bag, by the weights of its ids: the weights, or for the mean their shares of the
+    /// bag's weights, which are summed in f64, where no sum overflows. `None` if ids have no weights.
+    pub fn factors(
+        &self,
+        bag: usize,
+        pooling: Pooling,
+    ) -> Option<impl ExactSizeIterator<Item = f32> + use<'a>> {
+        let weights = &self.weights?[self.range(bag)];
+        let total = match pooling {
+            Pooling::Sum => 1.0,
+            Pooling::Mean => weights.iter().map(|&weight| f64::from(weight)).sum(),
+        };
+        Some(weights.iter().map(move |&weight| (f64::from(weight) / total) as f32))
+    }
+
+    fn range(&self, bag: usize) -> std::ops::Range<usize> {
+        self.offsets[bag] as usize..self.offsets[bag + 1] as usize
     }
 }
 

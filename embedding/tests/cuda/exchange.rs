@@ -241,7 +241,7 @@ impl Case {
             .map(|(number, feature)| {
                 let Column { offsets, ids } = &columns[feature.column];
                 let slot = FeatureSlot { stride: self.of_rank.stride, offset: feature.vector_offset };
-                let bags = Bags { offsets, ids };
+                let bags = Bags { offsets, ids, weights: None };
                 (number, cpu::Feature { bags, pooling: feature.pooling, slot })
             })
             .unzip()
@@ -673,7 +673,7 @@ fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>
         }
         let offsets: Vec<u32> = (0..=ids.len() as u32).collect();
         let features = [cpu::Feature {
-            bags: Bags { offsets: &offsets, ids: &ids },
+            bags: Bags { offsets: &offsets, ids: &ids, weights: None },
             pooling: Pooling::Sum,
             slot: FeatureSlot { stride: dim, offset: 0 },
         }];

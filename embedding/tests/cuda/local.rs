@@ -131,7 +131,7 @@ impl Case {
         let Column { offsets, ids } = &columns[feature.column];
         let stride = self.layout.elements() / self.layout.samples();
         cpu::Feature {
-            bags: Bags { offsets, ids },
+            bags: Bags { offsets, ids, weights: None },
             pooling: feature.pooling,
             slot: FeatureSlot { stride, offset: feature.vector_offset },
         }

@@ -162,7 +162,11 @@ impl Case {
         for (number, table) in tables.iter_mut().enumerate() {
             let features = self.layout.features().iter().filter(|feature| feature.table == number);
             let of = |feature: &Feature| cpu::Feature {
-                bags: Bags { offsets: &batch[feature.column].offsets, ids: &batch[feature.column].ids },
+                bags: Bags {
+                    offsets: &batch[feature.column].offsets,
+                    ids: &batch[feature.column].ids,
+                    weights: None,
+                },
                 pooling: feature.pooling,
                 slot: FeatureSlot { stride: self.stride, offset: feature.vector_offset },
             };

@@ -237,7 +237,7 @@ impl OneRank {
         let (squares, ()) = rayon::join(|| squared_norm(dense.sum()), || tables.route(batch));
         let loss = heads.iter().zip(&backward.loss_sums).map(|(head, &sum)| head.loss(sum)).sum();
         let vectors = (backward.vector_gradients, backward.vectors_finite);
-        let findings = Findings::new(dense.spec(), (Rank(0), 1), backward.loss_sums, vectors);
+        let findings = Findings::new((dense.spec(), batch), (Rank(0), 1), backward.loss_sums, vectors);
         let outcome = findings.verdict(dense.spec(), loss, squares);
         if outcome.skipped.is_some() {
             return outcome;

@@ -11,6 +11,7 @@ use super::mlp::{Accumulation, weight_gradients};
 use super::tables::LookUp;
 use super::tile::{Parts, Tile};
 use super::tiles::{ScoringBuffers, scorer, tile_samples};
+use super::verdict;
 
 /// Tiles per thread that are in memory at once: enough that few threads wait for the last tile of a round.
 pub(super) const ROUND_TILES_PER_THREAD: usize = 8;
@@ -109,6 +110,9 @@ impl Replica {
             tiles.par_iter_mut().zip(of_tiles).for_each(|(tile, (vector_gradients, logit_gradients))| {
                 parts.forward(tables, batch, tile);
                 parts.backward(heads, tile, vector_gradients, logit_gradients);
+                let gradients = (&*vector_gradients, &*logit_gradients);
+                tile.vectors_finite &=
+                    verdict::weighted_within_bounds(&parts.spec, batch, tile.samples.clone(), gradients);
             });
             for tile in tiles {
                 loss_sums.iter_mut().zip(&tile.loss_sums).for_each(|(sum, of_tile)| *sum += of_tile);

@@ -46,6 +46,8 @@ struct TableFeature {
     /// The number of the column in a batch.
     column: usize,
     pooling: Pooling,
+    /// Whether its ids have weights.
+    weighted: bool,
     /// The position of its vector among those of a sample.
     slot: FeatureSlot,
     /// Its first-order terms, one element per head.
@@ -55,9 +57,16 @@ struct TableFeature {
 
 impl TableFeature {
     fn of<'a>(&self, batch: &'a Samples, slot: FeatureSlot) -> Feature<'a> {
-        let bags = &batch.categorical[self.column];
-        Feature { bags: Bags { offsets: &bags.offsets, ids: &bags.ids }, pooling: self.pooling, slot }
+        let bags = bags_of(batch, self.column, self.weighted);
+        Feature { bags, pooling: self.pooling, slot }
     }
+}
+
+/// Returns the bags of a column of a batch, whose ids have weights or not.
+pub(super) fn bags_of(batch: &Samples, column: usize, weighted: bool) -> Bags<'_> {
+    let bags = &batch.categorical[column];
+    let weights = weighted.then_some(bags.weights.as_slice());
+    Bags { offsets: &bags.offsets, ids: &bags.ids, weights }
 }
 
 impl ModelTables {
@@ -78,6 +87,7 @@ impl ModelTables {
             shared[feature.table].features.push(TableFeature {
                 column,
                 pooling: feature.pooling,
+                weighted: feature.weighted,
                 slot: FeatureSlot { stride, offset },
                 wide: tables.next(),
                 wide_route: Route::default(),

@@ -1,14 +1,17 @@
 //! The verdict on a step: what the samples of each rank yielded, and whether the step is applied, which is the same on
 //! all ranks.
 
+use std::ops::Range;
+
 use rankine_embedding::cpu::Communicator;
-use rankine_embedding::vectorized;
+use rankine_embedding::{Pooling, vectorized};
+use rankine_reader::{Bags, Samples};
 use rankine_topology::Rank;
 
-use rankine_model::ModelSpec;
 use rankine_model::guard::{
     DENSE_SQUARES_MAX, FoundOn, NonFinite, SkipReason, StepOutcome, VECTOR_GRADIENT_MAX,
 };
+use rankine_model::{FeatureSpec, ModelSpec};
 
 /// The findings on the samples of one rank, or after [`Findings::add_up`] of all ranks. Each entry counts ranks.
 #[derive(Debug)]
@@ -24,10 +27,10 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Creates the findings of one rank. `vector_gradients` are `[sample, vector elements]`; `finite` is whether all
-    /// of them are finite and within bounds.
+    /// Creates the findings of one rank on its samples. `vector_gradients` are `[sample, vector elements]`; `finite` is
+    /// whether all of them are finite and within bounds.
     pub(super) fn new(
-        spec: &ModelSpec,
+        (spec, batch): (&ModelSpec, &Samples),
         (rank, ranks): (Rank, usize),
         loss_sums: Vec<f64>,
         (vector_gradients, finite): (&[f32], bool),
@@ -38,7 +41,7 @@ impl Findings {
         }
         let mut tables = vec![0.0; spec.tables.len()];
         if !finite {
-            mark_tables(spec, vector_gradients, &mut tables);
+            mark_tables(spec, batch, vector_gradients, &mut tables);
         }
         Self { loss_sums, ranks: of_ranks, vectors: f64::from(u8::from(!finite)), tables }
     }
@@ -96,18 +99,70 @@ vectorized! {
     }
 }
 
-/// Marks the tables with a vector whose gradient is not finite or out of bounds.
-fn mark_tables(spec: &ModelSpec, vector_gradients: &[f32], tables: &mut [f64]) {
-    for row in vector_gradients.chunks_exact(spec.vector_elements()) {
-        let mut offset = spec.bottom_outputs();
-        for feature in &spec.features {
-            let dim = spec.feature_dim(feature);
-            if !all_finite(&row[offset..offset + dim]) {
+/// Returns the features with their columns' numbers, and where their vectors are in a sample's.
+fn features_of(spec: &ModelSpec) -> impl Iterator<Item = (usize, &FeatureSpec, Range<usize>)> {
+    let mut offset = spec.bottom_outputs();
+    spec.features.iter().enumerate().map(move |(column, feature)| {
+        let first = offset;
+        offset += spec.feature_dim(feature);
+        (column, feature, first..offset)
+    })
+}
+
+/// Marks the tables with a row whose gradient is not finite or out of bounds.
+fn mark_tables(spec: &ModelSpec, batch: &Samples, vector_gradients: &[f32], tables: &mut [f64]) {
+    for (sample, row) in vector_gradients.chunks_exact(spec.vector_elements()).enumerate() {
+        for (column, feature, own) in features_of(spec) {
+            if !within_bounds(&row[own], largest_factor(feature, batch, column, sample)) {
                 tables[feature.table] = 1.0;
             }
-            offset += dim;
         }
     }
+}
+
+/// Whether the gradients of rows are finite and within bounds in features with weights, by which gradients of vectors
+/// and logits are multiplied. Both are of some samples of a batch.
+pub(super) fn weighted_within_bounds(
+    spec: &ModelSpec,
+    batch: &Samples,
+    samples: Range<usize>,
+    (vector_gradients, logit_gradients): (&[f32], &[f32]),
+) -> bool {
+    let (stride, heads) = (spec.vector_elements(), spec.heads.len());
+    // Shares of a mean are at most 1.
+    let mut summed = features_of(spec).filter(|(_, feature, _)| has_large_factors(feature));
+    summed.all(|(column, feature, own)| {
+        samples.clone().enumerate().all(|(number, sample)| {
+            let factor = largest_factor(feature, batch, column, sample);
+            let of_vector = &vector_gradients[number * stride..][own.clone()];
+            let of_logits = &logit_gradients[number * heads..][..heads];
+            within_bounds(of_vector, factor) && (!spec.wide || within_bounds(of_logits, factor))
+        })
+    })
+}
+
+/// Whether the factors of a feature's rows may exceed 1.
+fn has_large_factors(feature: &FeatureSpec) -> bool {
+    feature.weighted && feature.pooling == Pooling::Sum
+}
+
+/// The largest factor of the rows of a sample's bag; 1 if all are less.
+fn largest_factor(feature: &FeatureSpec, batch: &Samples, column: usize, sample: usize) -> f32 {
+    if !has_large_factors(feature) {
+        return 1.0;
+    }
+    let Bags { offsets, weights, .. } = &batch.categorical[column];
+    weights[offsets[sample] as usize..offsets[sample + 1] as usize]
+        .iter()
+        .fold(1.0, |most, &weight| most.max(weight))
+}
+
+/// Whether gradients times a factor are finite and within bounds.
+fn within_bounds(gradients: &[f32], factor: f32) -> bool {
+    let product = |gradient: f32| f64::from(gradient.abs()) * f64::from(factor);
+    all_finite(gradients)
+        && (factor == 1.0
+            || gradients.iter().all(|&gradient| product(gradient) <= f64::from(VECTOR_GRADIENT_MAX)))
 }
 
 #[cfg(test)]
@@ -117,13 +172,12 @@ mod tests {
     use proptest::test_runner::TestRunner;
 
     use rankine_embedding::cpu::Table;
-    use rankine_embedding::{Dtype, Pooling, TableSpec};
-    use rankine_reader::{Bags, Samples};
+    use rankine_embedding::{Dtype, TableSpec};
 
     use super::*;
     use crate::CpuModel;
-    use crate::tests::oracle::any_spec;
-    use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model};
+    use crate::tests::oracle::{BatchShape, any_spec, random_batch};
+    use rankine_model::{HeadSpec, Interaction, Model};
 
     #[test]
     fn a_vector_gradient_is_found_with_its_table_and_rank() {
@@ -138,7 +192,11 @@ mod tests {
             gradients[index] = value;
             let finite = value == -VECTOR_GRADIENT_MAX;
             prop_assert_eq!(all_finite(&gradients), finite);
-            let findings = Findings::new(&spec, (Rank(3), 5), vec![1.0], (&gradients, finite));
+            // Weights above 1 are in a test of their own.
+            let shape = BatchShape { samples, one_hot: false, weighted: false, missing: false };
+            let mut batch = random_batch(&spec, shape, 1);
+            batch.categorical.iter_mut().for_each(|bags| bags.weights.fill(1.0));
+            let findings = Findings::new((&spec, &batch), (Rank(3), 5), vec![1.0], (&gradients, finite));
             let outcome = findings.verdict(&spec, 0.5, 7.0);
             if finite {
                 prop_assert_eq!(outcome, StepOutcome { loss: 0.5, skipped: None });
@@ -175,7 +233,12 @@ mod tests {
             top_mlp: vec![1],
             heads: vec![HeadSpec { label: "L1".into(), label_number: 0, weight: 1.0 }],
             tables: vec![table.clone()],
-            features: vec![FeatureSpec { column: "C1".into(), table: 0, pooling: Pooling::Sum }],
+            features: vec![FeatureSpec {
+                column: "C1".into(),
+                table: 0,
+                pooling: Pooling::Sum,
+                weighted: false,
+            }],
         };
         let model = Model::sgd(spec, 1.0);
         // A hidden unit fed by the dense column and by 2^60 times the embedding, which is 0; then the logit.
@@ -214,11 +277,61 @@ mod tests {
         }
     }
 
+    /// A gradient within bounds is beyond them once it is multiplied by a weight, of a vector or of a logit; a mean has
+    /// no weights above 1.
+    #[test]
+    fn gradients_are_judged_with_their_weights() {
+        let spec = |pooling, wide| ModelSpec {
+            dense_columns: 1,
+            bottom_mlp: Vec::new(),
+            interaction: Interaction::Concat,
+            wide,
+            top_mlp: vec![1],
+            heads: vec![HeadSpec { label: "L1".into(), label_number: 0, weight: 1.0 }],
+            tables: vec![TableSpec { name: "C1".into(), rows: 2, dim: 1, dtype: Dtype::Fp32 }],
+            features: vec![FeatureSpec { column: "C1".into(), table: 0, pooling, weighted: true }],
+        };
+        let mut bags = Bags::default();
+        bags.push_weighted([(0, 0.5), (1, 0.25)]);
+        bags.push_weighted([]);
+        bags.push_weighted([(0, 0.5), (1, 1024.0)]);
+        let batch = Samples { len: 3, categorical: vec![bags], ..Samples::default() };
+        let (most, large) = (VECTOR_GRADIENT_MAX / 1024.0, VECTOR_GRADIENT_MAX / 512.0);
+        // Gradients of a dense column and an embedding for each sample.
+        let vectors = |last| [VECTOR_GRADIENT_MAX, VECTOR_GRADIENT_MAX, 0.0, VECTOR_GRADIENT_MAX, 0.0, last];
+        for (pooling, wide, last, logit, admitted) in [
+            (Pooling::Sum, false, most, large, true),
+            (Pooling::Sum, false, large, 0.0, false),
+            (Pooling::Mean, true, large, large, true),
+            (Pooling::Sum, true, 0.0, most, true),
+            (Pooling::Sum, true, 0.0, -large, false),
+            (Pooling::Sum, true, 0.0, f32::NAN, false),
+        ] {
+            let spec = spec(pooling, wide);
+            let within = |samples: Range<usize>| {
+                let (vectors, logits) = (vectors(last), [0.0, 0.0, logit]);
+                let gradients = (&vectors[2 * samples.start..], &logits[samples.start..]);
+                weighted_within_bounds(&spec, &batch, samples, gradients)
+            };
+            assert_eq!(
+                (within(0..3), within(2..3), within(0..2)),
+                (admitted, admitted, true),
+                "{last} {logit}"
+            );
+            let findings =
+                Findings::new((&spec, &batch), (Rank(0), 1), vec![1.0], (&vectors(last), admitted));
+            let found = findings.verdict(&spec, 1.0, 1.0).skipped.is_some();
+            assert_eq!(found, !admitted);
+            assert_eq!(findings.tables[0] > 0.0, pooling == Pooling::Sum && last == large);
+        }
+    }
+
     #[test]
     fn losses_and_dense_gradients_are_judged() {
         let spec = any_spec().new_tree(&mut TestRunner::default()).unwrap().current();
         let judged = |loss_sum: f64, squares: f64| {
-            let findings = Findings::new(&spec, (Rank(1), 2), vec![loss_sum], (&[], true));
+            let findings =
+                Findings::new((&spec, &Samples::default()), (Rank(1), 2), vec![loss_sum], (&[], true));
             let outcome = findings.verdict(&spec, loss_sum, squares);
             outcome.non_finite().map(|found| (found.loss, found.dense_gradients, found.found_on))
         };

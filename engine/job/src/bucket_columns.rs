@@ -62,6 +62,7 @@ fn categorical(feature: &Feature, dense: &Dense, schema: &Schema) -> Categorical
         hotness: Hotness::Fixed(1),
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Buckets { of: dense.name.clone(), boundaries },
+        weighted: false,
         shares: None,
     }
 }

@@ -46,7 +46,12 @@ mod tests {
             top_mlp: vec![6],
             heads: vec![HeadSpec { label: "click".into(), label_number: 0, weight: 1.0 }],
             tables: vec![TableSpec { name: "C1".into(), rows: 10, dim: 2, dtype: Dtype::Fp32 }],
-            features: vec![FeatureSpec { column: "C1".into(), table: 0, pooling: Pooling::Sum }],
+            features: vec![FeatureSpec {
+                column: "C1".into(),
+                table: 0,
+                pooling: Pooling::Sum,
+                weighted: false,
+            }],
         };
         let parameters = initial_parameters(&spec, 77);
         // Inputs, outputs and whether the layer has a bias: bottom.0, cross.0.v, cross.0.u, top.0, top.1.

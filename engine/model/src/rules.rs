@@ -68,8 +68,12 @@ mod tests {
     #[test]
     fn tables_have_their_rules_and_those_of_first_order_terms_come_last() {
         let table = |name: &str, rows, dim| TableSpec { name: name.into(), rows, dim, dtype: Dtype::Bf16 };
-        let feature =
-            |column: &str, table| FeatureSpec { column: column.into(), table, pooling: Pooling::Mean };
+        let feature = |column: &str, table| FeatureSpec {
+            column: column.into(),
+            table,
+            pooling: Pooling::Mean,
+            weighted: false,
+        };
         let head =
             |number: usize| HeadSpec { label: format!("L{number}"), label_number: number, weight: 1.0 };
         let spec = ModelSpec {

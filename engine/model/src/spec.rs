@@ -58,6 +58,9 @@ pub struct FeatureSpec {
     pub table: usize,
     /// How a bag of rows becomes a vector, both from the table and among the first-order terms.
     pub pooling: Pooling,
+    /// Whether the ids of a bag have weights, by which their rows are multiplied.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub weighted: bool,
 }
 
 impl ModelSpec {
@@ -124,7 +127,12 @@ mod tests {
 
     fn reference(interaction: Interaction) -> ModelSpec {
         let table = |i: usize| TableSpec { name: format!("C{i}"), rows: 10, dim: 128, dtype: Dtype::Fp32 };
-        let feature = |table| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Sum };
+        let feature = |table| FeatureSpec {
+            column: format!("C{table}"),
+            table,
+            pooling: Pooling::Sum,
+            weighted: false,
+        };
         ModelSpec {
             dense_columns: 13,
             bottom_mlp: vec![512, 256, 128],

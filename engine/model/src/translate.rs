@@ -30,6 +30,7 @@ pub fn translate(job: &Job, schema: &Schema) -> Result<rules::Model, Vec<Conflic
             schema::Pooling::Sum => Pooling::Sum,
             schema::Pooling::Mean => Pooling::Mean,
         },
+        weighted: column.weighted,
     });
     let widths = |mlp: &[Width]| mlp.iter().map(|width| width.get() as usize).collect();
     let spec = ModelSpec {
@@ -258,6 +259,7 @@ mod tests {
                 hotness: Hotness::Fixed(1),
                 pooling: schema::Pooling::Sum,
                 vocabulary: VocabularyKind::Hash,
+                weighted: false,
                 shares: None,
             })
             .into();

@@ -90,8 +90,12 @@ mod tests {
     fn spec() -> ModelSpec {
         let table =
             |number: usize| TableSpec { name: format!("T{number}"), rows: 10, dim: 4, dtype: Dtype::Fp32 };
-        let feature =
-            |table: usize| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Sum };
+        let feature = |table: usize| FeatureSpec {
+            column: format!("C{table}"),
+            table,
+            pooling: Pooling::Sum,
+            weighted: false,
+        };
         let head =
             |number: usize| HeadSpec { label: format!("L{number}"), label_number: number, weight: 1.0 };
         ModelSpec {
@@ -171,8 +175,12 @@ mod tests {
                         dtype: Dtype::Fp32,
                     })
                     .collect();
-                let feature =
-                    |table| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Sum };
+                let feature = |table| FeatureSpec {
+                    column: format!("C{table}"),
+                    table,
+                    pooling: Pooling::Sum,
+                    weighted: false,
+                };
                 spec.features = (0..15).map(feature).collect();
             }
         };
@@ -180,7 +188,12 @@ mod tests {
         let one_more = |spec: &mut ModelSpec| {
             wide(1 << 20)(spec);
             spec.tables.push(TableSpec { name: "more".into(), rows: 1, dim: 1, dtype: Dtype::Fp32 });
-            spec.features.push(FeatureSpec { column: "more".into(), table: 15, pooling: Pooling::Sum });
+            spec.features.push(FeatureSpec {
+                column: "more".into(),
+                table: 15,
+                pooling: Pooling::Sum,
+                weighted: false,
+            });
         };
         assert_refused(one_more, "have 16777217 elements");
     }

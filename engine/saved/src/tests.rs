@@ -51,6 +51,7 @@ fn spec(interaction: Interaction, wide: bool) -> ModelSpec {
         column: format!("C{}", table + 1),
         table,
         pooling: if table == 0 { Pooling::Sum } else { Pooling::Mean },
+        weighted: false,
     };
     ModelSpec {
         dense_columns: 3,

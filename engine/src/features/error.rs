@@ -82,6 +82,28 @@ pub enum FeatureError {
         /// Where it ends.
         to: u32,
     },
+    /// A column whose ids have weights comes without weights.
+    #[error("column {column}: its ids have weights in the dataset, but none were given: pass one per id")]
+    NoIdWeights {
+        /// The column.
+        column: String,
+    },
+    /// A column whose ids have no weights comes with weights.
+    #[error("column {column}: weights were given, but its ids have none in the dataset: omit them")]
+    IdWeights {
+        /// The column.
+        column: String,
+    },
+    /// There are more or fewer weights than ids.
+    #[error("column {column}: {found} weights for {expected} ids; expected one per id")]
+    IdWeightCount {
+        /// The column.
+        column: String,
+        /// The number of ids.
+        expected: usize,
+        /// The number of weights.
+        found: usize,
+    },
     /// The last offset is not the number of ids.
     #[error("column {column}: the last offset is {end}, but there are {ids} ids")]
     LastOffset {
@@ -194,9 +216,11 @@ impl FeatureError {
             | Self::IdOutOfRange { row, .. }
             | Self::Label { row, .. }
             | Self::Weight { row, .. }
-            | Self::Raw(RawColumnError::Value { row, .. } | RawColumnError::BagSize { row, .. }) => {
-                *row += rows
-            }
+            | Self::Raw(
+                RawColumnError::Value { row, .. }
+                | RawColumnError::BagSize { row, .. }
+                | RawColumnError::WeightCount { row, .. },
+            ) => *row += rows,
             _ => {}
         }
     }

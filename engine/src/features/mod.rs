@@ -46,6 +46,15 @@ pub enum Ids<'a> {
         /// The ids of all rows.
         ids: &'a [u64],
     },
+    /// The same with a weight for each id: for columns with weights.
+    Weighted {
+        /// Where each row's ids start, then the end of the last one's: `rows + 1` numbers, the first one 0.
+        offsets: &'a [u32],
+        /// The ids of all rows.
+        ids: &'a [u64],
+        /// One per id, 0 or more.
+        weights: &'a [f32],
+    },
 }
 
 impl Features<'_> {
@@ -80,7 +89,17 @@ impl Features<'_> {
             let copy = CheckedCopy { column, rows };
             match *ids {
                 Ids::Fixed(ids) => copy.fixed(ids, bags)?,
+                Ids::Bags { .. } if column.weighted => {
+                    return Err(FeatureError::NoIdWeights { column: column.name.clone() });
+                }
                 Ids::Bags { offsets, ids } => copy.bags(offsets, ids, bags)?,
+                Ids::Weighted { .. } if !column.weighted => {
+                    return Err(FeatureError::IdWeights { column: column.name.clone() });
+                }
+                Ids::Weighted { offsets, ids, weights } => {
+                    copy.bags(offsets, ids, bags)?;
+                    copy.weights(weights, bags)?;
+                }
             }
         }
         append_ids(schema, samples);
@@ -155,6 +174,23 @@ impl CheckedCopy<'_> {
             }
             to.push(bag.iter().copied());
         }
+        Ok(())
+    }
+
+    /// Copies the weights of ids, and leaves out the ids whose weight is 0.
+    fn weights(&self, weights: &[f32], to: &mut Bags) -> Result<(), FeatureError> {
+        let column = || self.column.name.clone();
+        if weights.len() != to.ids.len() {
+            let (expected, found) = (to.ids.len(), weights.len());
+            return Err(FeatureError::IdWeightCount { column: column(), expected, found });
+        }
+        to.weights.extend_from_slice(weights);
+        let is_weight = |weight: &f32| *weight >= 0.0 && weight.is_finite();
+        if let Some(at) = to.weights.iter().position(|weight| !is_weight(weight)) {
+            let (row, value) = (row_of(&to.offsets, at), to.weights[at]);
+            return Err(FeatureError::Weight { column: column(), row, value });
+        }
+        to.remove_zero_weights(0);
         Ok(())
     }
 }

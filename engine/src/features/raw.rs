@@ -36,7 +36,9 @@ impl RawEncoder {
     pub(crate) fn columns(&self) -> Option<Vec<String>> {
         let ColumnSources { labels, weight, dense, categorical } = self.format()?.sources(&self.stored);
         let mut names = dense;
-        names.extend(categorical.into_iter().map(|source| source.column));
+        names.extend(
+            categorical.into_iter().flat_map(|source| std::iter::once(source.column).chain(source.weights)),
+        );
         if self.labels == RawLabels::Needed {
             names.extend(labels.into_iter().map(|label| label.column).chain(weight));
         }

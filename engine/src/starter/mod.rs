@@ -480,6 +480,7 @@ mod tests {
             hotness: Hotness::Fixed(1),
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Exact { min_count: 1 },
+            weighted: false,
             shares: (number == 1).then(|| "C0".into()),
         };
         Schema {

@@ -131,6 +131,7 @@ mod tests {
             hotness: Hotness::Fixed(1),
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Hash,
+            weighted: false,
             shares: None,
         };
         Schema {

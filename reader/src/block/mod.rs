@@ -149,11 +149,19 @@ pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>
     Ok(out)
 }
 
-/// Returns the number of streams in a block of this schema: one per label, weight and dense column, three per
-/// stored categorical column.
+/// Returns the number of streams in a block of this schema.
 fn streams_of(schema: &Schema) -> usize {
-    let flat = schema.labels.len() + schema.weight.iter().len() + schema.dense.len();
-    flat + 3 * schema.stored_categorical().len()
+    flat_streams_of(schema) + schema.stored_categorical().iter().map(streams_of_column).sum::<usize>()
+}
+
+/// Returns the number of streams before the categorical columns: one per label, weight and dense column.
+fn flat_streams_of(schema: &Schema) -> usize {
+    schema.labels.len() + schema.weight.iter().len() + schema.dense.len()
+}
+
+/// Returns the number of streams of a categorical column: sizes, starts, ids, and the weights of ids if it has some.
+pub fn streams_of_column(column: &Categorical) -> usize {
+    3 + usize::from(column.weighted)
 }
 
 /// Returns the number of values that take no bits if it exceeds the limit.
@@ -162,8 +170,8 @@ fn too_many_free_values(streams: &[Stream]) -> Option<u64> {
     (free > FREE_VALUES_MAX).then_some(free)
 }
 
-/// Appends the three streams of a categorical column: bag sizes, the offset of every 256th bag (only if sizes
-/// differ), ids.
+/// Appends the streams of a categorical column: bag sizes, the offset of every 256th bag (only if sizes differ), ids,
+/// and their weights if the column has some.
 fn put_bags(column: &Categorical, bags: &Bags, out: &mut Vec<u8>, streams: &mut Vec<Stream>) {
     let counts = || bags.offsets.windows(2).map(|pair| u64::from(pair[1] - pair[0]));
     for count in counts() {
@@ -177,6 +185,18 @@ fn put_bags(column: &Categorical, bags: &Bags, out: &mut Vec<u8>, streams: &mut 
     streams.push(sizes);
     streams.push(put_packed(starts.iter().step_by(START_EVERY).map(|&start| u64::from(start)), 0, out));
     streams.push(put_packed(bags.ids.iter().copied(), 0, out));
+    if column.weighted {
+        assert_eq!(bags.weights.len(), bags.ids.len(), "column {} has one weight per id", column.name);
+        if let Some(weight) = bags.weights.iter().find(|&&weight| !is_weight(weight)) {
+            panic!("column {}: {weight} is not a weight", column.name);
+        }
+        streams.push(put_floats(bags.weights.iter().copied(), DenseDtype::F32, out));
+    }
+}
+
+/// Returns whether a number is a weight of a stored id: ids with weight 0 are not stored.
+fn is_weight(weight: f32) -> bool {
+    weight > 0.0 && weight.is_finite()
 }
 
 fn put_packed(values: impl Iterator<Item = u64> + Clone, bits_min: u32, out: &mut Vec<u8>) -> Stream {
@@ -323,8 +343,7 @@ impl<'a> Block<'a> {
                 "it has {free} values that take no bits, over the limit of {FREE_VALUES_MAX}"
             ));
         }
-        let bag_streams = self.layout.streams.len() - 3 * schema.stored_categorical().len();
-        let (flat, bags) = self.layout.streams.split_at(bag_streams);
+        let (flat, mut bags) = self.layout.streams.split_at(flat_streams_of(schema));
         let dense_kind = match schema.dense_dtype {
             DenseDtype::F16 => StreamKind::F16,
             DenseDtype::F32 => StreamKind::F32,
@@ -345,12 +364,22 @@ impl<'a> Block<'a> {
                 ));
             }
         }
-        for (column, streams) in schema.stored_categorical().iter().zip(bags.chunks_exact(3)) {
-            let packed = streams.iter().all(|stream| stream.kind == StreamKind::Packed);
+        for column in schema.stored_categorical() {
+            let (streams, rest) = bags.split_at(streams_of_column(column));
+            bags = rest;
+            let packed = streams[..3].iter().all(|stream| stream.kind == StreamKind::Packed);
             if !packed || streams[0].count as usize != self.layout.samples {
                 return Err(format!("column {} does not have one bag per sample", column.name));
             }
             let [sizes, starts, ids] = [0, 1, 2].map(|number| &streams[number]);
+            if let Some(weights) = streams.get(3)
+                && (weights.kind, weights.count) != (StreamKind::F32, ids.count)
+            {
+                return Err(format!(
+                    "column {} has {} ids, but {} weights of kind {:?}: expected one of kind F32 per id",
+                    column.name, ids.count, weights.count, weights.kind
+                ));
+            }
             let starts_expected = if sizes.bits == 0 { 0 } else { self.layout.samples.div_ceil(START_EVERY) };
             if starts.count as usize != starts_expected {
                 return Err(format!(
@@ -401,7 +430,7 @@ impl<'a> Block<'a> {
     }
 
     /// Returns the streams in the schema's order: labels, weight, dense columns, then sizes, starts and ids of each
-    /// categorical column.
+    /// categorical column, and the weights of its ids if it has some.
     pub fn streams(&self) -> &[Stream] {
         &self.layout.streams
     }
@@ -463,6 +492,7 @@ impl<'a> Block<'a> {
         for (number, (column, bags)) in columns.enumerate() {
             let checks = ids.of(number) == OutOfRange::Fail;
             self.decode_bags((column, checks), [next(), next(), next()], bags)
+                .and_then(|()| if column.weighted { self.decode_weights(next(), bags) } else { Ok(()) })
                 .map_err(|what| format!("column {}: {what}", column.name))?;
         }
         out.len += self.layout.samples;
@@ -514,6 +544,15 @@ impl<'a> Block<'a> {
             return Err(format!("id {highest} is out of range: its table has {} rows", column.rows));
         }
         Ok(())
+    }
+
+    fn decode_weights(&self, stream: &Stream, bags: &mut Bags) -> Result<(), String> {
+        let before = bags.weights.len();
+        bags.weights.extend(bytes_f32(self.stream_bytes(stream)));
+        match bags.weights[before..].iter().find(|&&weight| !is_weight(weight)) {
+            Some(weight) => Err(format!("an id has the weight {weight}: weights are finite and above 0")),
+            None => Ok(()),
+        }
     }
 
     fn unpack(&self, stream: &Stream, take: impl FnMut(u64)) {

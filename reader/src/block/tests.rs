@@ -23,6 +23,7 @@ fn one_column(rows: u64, hotness: Hotness) -> Schema {
         hotness,
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Identity,
+        weighted: false,
         shares: None,
     };
     Schema {
@@ -123,10 +124,45 @@ fn a_header_and_ids_of_another_schema_are_refused() {
     let block = Block::parse(&bytes, &smaller).unwrap();
     let refused = block.decode_into(&smaller, &mut Samples::new(&smaller)).unwrap_err();
     assert_eq!(refused.what, "column C1: id 49 is out of range: its table has 49 rows");
+    // Weights that do not fit the ids.
+    let mut weighted = one_column(50, Hotness::Ragged { max: 4 });
+    weighted.categorical[0].weighted = true;
+    let mut samples = Samples::new(&weighted);
+    samples.len = 2;
+    samples.labels[0].extend([0.0, 1.0]);
+    samples.categorical[0].push_weighted([(7, 0.5), (8, 0.0), (9, 2.0)]);
+    samples.categorical[0].push_weighted([]);
+    let right = encode(&weighted, ID, &samples).unwrap();
+    let stream = Block::parse(&right, &weighted).unwrap().streams()[4];
+    assert_eq!((stream.kind, stream.count, samples.categorical[0].bag(0)), (StreamKind::F32, 2, &[7, 9][..]));
+    let with_weight = |weight: f32| {
+        let mut bytes = right.clone();
+        bytes[stream.offset as usize + 4..][..4].copy_from_slice(&weight.to_le_bytes());
+        sealed(bytes, &weighted)
+    };
+    assert_eq!(with_weight(3.0), Ok(vec![0.5, 3.0]));
+    for (weight, shown) in [(0.0, "0"), (-1.0, "-1"), (f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
+        let expected = format!("column C1: an id has the weight {shown}: weights are finite and above 0");
+        assert_eq!(with_weight(weight), Err(expected));
+    }
+    let mut fewer = right.clone();
+    fewer[HEADER_BYTES + 4 * DESCRIPTOR_BYTES + 12] = 1;
+    let expected = "column C1 has 2 ids, but 1 weights of kind F32: expected one of kind F32 per id";
+    assert_eq!(sealed(fewer, &weighted), Err(expected.into()));
     // The checksum is checked before anything that it covers.
     let mut flipped = bytes.clone();
     flipped[44] ^= 1;
     assert!(Block::parse(&flipped, &schema).unwrap_err().what.contains("its checksum is"));
+}
+
+/// Parses and decodes bytes with a valid checksum; returns the weights of the first column.
+fn sealed(mut bytes: Vec<u8>, schema: &Schema) -> Result<Vec<f32>, String> {
+    let checksum = xxh3_64(&bytes[CHECKSUMMED_FROM..]);
+    bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
+    let mut samples = Samples::new(schema);
+    let block = Block::parse(&bytes, schema).map_err(|error| error.what)?;
+    block.decode_into(schema, &mut samples).map_err(|error| error.what)?;
+    Ok(samples.categorical[0].weights.clone())
 }
 
 proptest! {
@@ -149,8 +185,10 @@ proptest! {
     fn starts_point_into_the_middle((schema, samples) in tests::any_samples(1200)) {
         let bytes = encode(&schema, ID, &samples).unwrap();
         let block = Block::parse(&bytes, &schema).unwrap();
-        let first = block.streams().len() - 3 * schema.categorical.len();
-        for (bags, streams) in samples.categorical.iter().zip(block.streams()[first..].chunks_exact(3)) {
+        let mut rest = &block.streams()[flat_streams_of(&schema)..];
+        for (column, bags) in schema.categorical.iter().zip(&samples.categorical) {
+            let (streams, after) = rest.split_at(streams_of_column(column));
+            rest = after;
             let mut starts = Vec::new();
             block.unpack(&streams[1], |start| starts.push(start as u32));
             let ragged = streams[0].bits > 0;

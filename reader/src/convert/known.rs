@@ -15,7 +15,7 @@ use crate::convert::{BAG_MAX, ConvertOptions, Converting, PlannedWork, Progress}
 use crate::dataset::{Dataset, FileManifest, Fit};
 use crate::ids::IdRules;
 use crate::origin::RowFormat;
-use crate::schema::{Hotness, Pooling, Schema, VocabularyKind};
+use crate::schema::{Categorical, Hotness, Pooling, Schema, VocabularyKind};
 use crate::statistics::TableStatistics;
 use crate::vocabulary::Vocabulary;
 
@@ -244,6 +244,10 @@ impl KnownColumns {
         if old.pooling != theirs.pooling {
             let name = |pooling| if pooling == Pooling::Sum { "sum" } else { "mean" }.to_owned();
             return Err(property(&column, "pooling", columns.map(|column| name(column.pooling))));
+        }
+        if old.weighted != theirs.weighted {
+            let has = |column: &Categorical| if column.weighted { "with" } else { "without" }.to_owned();
+            return Err(property(&column, "weights of ids", columns.map(has)));
         }
         let (old_rows, new_rows) = (old.rows, theirs.rows);
         let has_fixed_rows = old.vocabulary == VocabularyKind::Hash || old.buckets().is_some();

@@ -177,7 +177,7 @@ fn with_csv<W: PlannedWork>(
     if min_count == 0 {
         return Err(plan::options::no_min_count());
     }
-    let plan = schema.csv_plan(min_count, options.dense_dtype);
+    let plan = schema.csv_plan(min_count, options.dense_dtype)?;
     let RowFormat::Csv(format) = &plan.format else { unreachable!("a plan for CSV reads CSV") };
     let refuse = |missing: formats::csv::MissingColumn| schema.column_problem(&missing.column, missing.why);
     let source = formats::csv::csv_source(format, plan.target(), options.sources()?, limits, refuse)?;

@@ -49,6 +49,15 @@ pub(crate) fn weight(weight: f64) -> Option<f32> {
     (weight == 0.0 || stored > 0.0 && stored.is_finite()).then_some(stored)
 }
 
+/// Describes a row whose column `column` has another number of weights than of categories.
+pub(crate) fn weight_count((weights, categories): (usize, usize), column: &str) -> String {
+    let (plural, of) = (|count| if count == 1 { "" } else { "s" }, if categories == 1 { "y" } else { "ies" });
+    format!(
+        "{weights} weight{} for {categories} categor{of} of {column}: each category needs one",
+        plural(weights)
+    )
+}
+
 /// Parses a number below `rows` in decimal digits.
 #[inline]
 pub(crate) fn parse_row(text: &[u8], rows: u64) -> Option<u64> {

@@ -1,5 +1,7 @@
 //! Raw rows in memory, column by column, for a model in the caller's process.
 
+use std::ops::Range;
+
 use rankine_base::nearest::did_you_mean;
 
 use crate::convert::BAG_MAX;
@@ -7,7 +9,7 @@ use crate::convert::formats::criteo;
 use crate::convert::number;
 use crate::convert::rows::source::largest_raw_number;
 use crate::convert::rows::value_type::{ValueType, ValueUse};
-use crate::convert::rows::{RawCategories, RawRows, RawValues};
+use crate::convert::rows::{RawBags, RawCategories, RawRows, RawValues};
 use crate::origin::{CategorySource, ColumnSources, LabelRule, LabelSource, RowFormat};
 use crate::schema::{Categorical, Dense, Hotness, Label, Schema, VocabularyKind};
 
@@ -43,7 +45,7 @@ pub enum RawColumnValues<'a> {
     /// missing number, and a category of its own.
     Texts(&'a [&'a str]),
     /// Exact values of a type, such as decimals or dates: numbers, or categories; `None` is a missing number, and the
-    /// empty category.
+    /// empty category, or with offsets no category.
     Exact(ValueType, &'a [Option<i128>]),
 }
 
@@ -122,6 +124,20 @@ pub enum RawColumnError {
         /// What is needed.
         expected: String,
     },
+    /// A row has another number of weights than of categories.
+    #[error("column {column}, row {row}: {}", number::weight_count((*found, *expected), of))]
+    WeightCount {
+        /// The column of the weights.
+        column: String,
+        /// The row.
+        row: usize,
+        /// The column of the categories.
+        of: String,
+        /// Categories of the row.
+        expected: usize,
+        /// Weights of the row.
+        found: usize,
+    },
     /// A row has another number of categories than the column has in training.
     #[error("column {column}, row {row}: {found} categories; expected {expected}")]
     BagSize {
@@ -179,8 +195,11 @@ impl RowFormat {
             Self::Csv(csv) => csv.sources.clone(),
             Self::Parquet(sources) => sources.clone(),
             Self::CriteoTsv | Self::HugectrRaw(_) => {
-                let category =
-                    |column: &Categorical| CategorySource { column: column.name.clone(), separator: None };
+                let category = |column: &Categorical| CategorySource {
+                    column: column.name.clone(),
+                    separator: None,
+                    weights: None,
+                };
                 let label = |label: &Label| LabelSource {
                     column: label.name.clone(),
                     rule: LabelRule::Binary,
@@ -230,7 +249,11 @@ impl RawColumns<'_> {
                 hexadecimal: self.is_criteo(),
                 trim: matches!(self.format, RowFormat::Csv(csv) if csv.trim),
             };
-            to.append(self.find(&source.column, &sources)?, rows, &mut raw.categories[number])?;
+            let categories = &mut raw.categories[number];
+            to.append(self.find(&source.column, &sources)?, rows, categories)?;
+            if let Some(weights) = &source.weights {
+                to.append_weights(self.find(weights, &sources)?, rows, categories)?;
+            }
         }
         match self.labels {
             RawLabels::Ignored => {
@@ -340,15 +363,7 @@ impl RawColumns<'_> {
             ValueUse::Number,
             || number::WEIGHT.into(),
             to,
-            |row| {
-                let weight = match raw.values {
-                    RawColumnValues::Numbers(numbers) => Some(numbers[row]),
-                    RawColumnValues::Integers(integers) => Some(integers[row] as f64),
-                    RawColumnValues::Exact(values, exact) => Some(number_of(values, exact[row])),
-                    RawColumnValues::Texts(texts) => number::parse(texts[row].as_bytes()),
-                };
-                weight.and_then(number::weight)
-            },
+            |row| raw.values.number(row).and_then(number::weight),
         )
     }
 
@@ -401,10 +416,15 @@ struct CategoriesOf<'a> {
     trim: bool,
 }
 
+/// Returns where the values of a row are.
+fn values_of(raw: &RawColumn<'_>, row: usize) -> Range<usize> {
+    raw.offsets.map_or(row..row + 1, |offsets| offsets[row] as usize..offsets[row + 1] as usize)
+}
+
 impl CategoriesOf<'_> {
-    fn append(&self, raw: &RawColumn<'_>, rows: usize, to: &mut RawCategories) -> Result<(), RawColumnError> {
+    /// Checks that a column has as many rows, divided by valid offsets.
+    fn check_rows(raw: &RawColumn<'_>, rows: usize) -> Result<(), RawColumnError> {
         let values = raw.values.len();
-        let one_each = raw.offsets.is_none();
         let found = raw.offsets.map_or(values, |offsets| offsets.len().saturating_sub(1));
         if found != rows {
             return Err(RawColumnError::Rows { column: raw.name.to_owned(), expected: rows, found });
@@ -414,21 +434,29 @@ impl CategoriesOf<'_> {
         {
             return Err(RawColumnError::Offsets { column: raw.name.to_owned(), values });
         }
-        let separator = self.source.separator.as_deref().filter(|_| one_each);
+        Ok(())
+    }
+
+    /// Returns the text between separators.
+    fn parts<'t>(&self, text: &'t str, separator: &'t str) -> impl Iterator<Item = &'t str> {
+        let is_space = |char: char| self.trim && char.is_ascii_whitespace();
+        text.split(separator).filter(|_| !text.is_empty()).map(move |part| part.trim_matches(is_space))
+    }
+
+    fn append(&self, raw: &RawColumn<'_>, rows: usize, to: &mut RawCategories) -> Result<(), RawColumnError> {
+        Self::check_rows(raw, rows)?;
+        let separator = self.source.separator.as_deref().filter(|_| raw.offsets.is_none());
         for row in 0..rows {
-            let range =
-                raw.offsets.map_or(row..row + 1, |offsets| offsets[row] as usize..offsets[row + 1] as usize);
             let mut count = 0;
             match (separator, raw.values) {
                 (Some(separator), RawColumnValues::Texts(texts)) => {
-                    for category in texts[row].split(separator).filter(|_| !texts[row].is_empty()) {
-                        let is_space = |char: char| self.trim && char.is_ascii_whitespace();
-                        self.push(raw, row, category.trim_matches(is_space), to)?;
+                    for category in self.parts(texts[row], separator) {
+                        self.push(raw, row, category, to)?;
                         count += 1;
                     }
                 }
                 _ => {
-                    for at in range {
+                    for at in values_of(raw, row).filter(|&at| !raw.is_null_in_list(at)) {
                         self.push_value(raw, (row, at), to)?;
                         count += 1;
                     }
@@ -447,6 +475,61 @@ impl CategoriesOf<'_> {
                 return Err(RawColumnError::BagSize { column, row, expected, found: count });
             }
             to.end_bag();
+        }
+        Ok(())
+    }
+
+    /// Appends the weights of the categories of the last `rows` rows.
+    fn append_weights(
+        &self,
+        raw: &RawColumn<'_>,
+        rows: usize,
+        to: &mut RawCategories,
+    ) -> Result<(), RawColumnError> {
+        Self::check_rows(raw, rows)?;
+        let RawBags::Ends(ends) = &to.bags else {
+            let (found, expected) =
+                ("weights".to_owned(), "bags of any number of categories, which can have weights");
+            return Err(RawColumnError::Type { column: raw.name.to_owned(), found, expected });
+        };
+        let separator = self.source.separator.as_deref().filter(|_| raw.offsets.is_none());
+        for (row, &end) in ends[ends.len() - rows..].iter().enumerate() {
+            let before = to.weights.len();
+            let mut push = |weight: Option<f64>, value: &dyn Fn() -> String| {
+                let weight = weight.and_then(number::weight).ok_or_else(|| RawColumnError::Value {
+                    column: raw.name.to_owned(),
+                    row,
+                    value: value(),
+                    expected: number::WEIGHT.into(),
+                })?;
+                to.weights.push(weight);
+                Ok(())
+            };
+            match (separator, raw.values) {
+                (Some(separator), RawColumnValues::Texts(texts)) => {
+                    for weight in self.parts(texts[row], separator) {
+                        push(number::parse(weight.as_bytes()), &|| format!("{weight:?}"))?;
+                    }
+                }
+                (_, RawColumnValues::Texts(_)) => {
+                    let (found, expected) = (raw.values.value_type().describe().to_owned(), "numbers");
+                    return Err(RawColumnError::Type { column: raw.name.to_owned(), found, expected });
+                }
+                _ => {
+                    for at in values_of(raw, row) {
+                        let shown = || match raw.is_null_in_list(at) {
+                            true => "null".into(),
+                            false => raw.values.text(at),
+                        };
+                        push(raw.values.number(at), &shown)?;
+                    }
+                }
+            }
+            let (expected, found) = (end as usize - before, to.weights.len() - before);
+            if found != expected {
+                let (column, of) = (raw.name.to_owned(), self.source.column.clone());
+                return Err(RawColumnError::WeightCount { column, row, of, expected, found });
+            }
         }
         Ok(())
     }
@@ -532,7 +615,25 @@ fn text_of(values: ValueType, exact: Option<i128>) -> String {
     String::from_utf8(text).expect("texts of exact values are ASCII")
 }
 
+impl RawColumn<'_> {
+    /// Returns whether a value is a null of a list, which is no category.
+    fn is_null_in_list(&self, at: usize) -> bool {
+        let is_null = |exact: &[Option<i128>]| exact[at].is_none();
+        self.offsets.is_some() && matches!(self.values, RawColumnValues::Exact(_, exact) if is_null(exact))
+    }
+}
+
 impl RawColumnValues<'_> {
+    /// Returns a number; NaN if it is missing, and `None` for a text that is none.
+    fn number(&self, at: usize) -> Option<f64> {
+        match *self {
+            Self::Numbers(numbers) => Some(numbers[at]),
+            Self::Integers(integers) => Some(integers[at] as f64),
+            Self::Exact(values, exact) => Some(number_of(values, exact[at])),
+            Self::Texts(texts) => number::parse(texts[at].as_bytes()),
+        }
+    }
+
     fn value_type(&self) -> ValueType {
         match self {
             Self::Numbers(_) => ValueType::Float,

@@ -26,6 +26,7 @@ use crate::store::{self, BlockCache, CacheOptions, Objects};
 mod collection;
 mod fit;
 mod folder;
+mod format;
 mod popularity;
 mod validation;
 
@@ -34,17 +35,13 @@ pub(crate) use collection::{Collection, STATISTICS_FOLDER, first_repeated, open_
 pub(crate) use fit::FitManifest;
 pub use fit::{FIT_NAME, Fit};
 pub(crate) use folder::{Folders, Shard};
+pub use format::{FORMAT, FORMAT_DOWNSAMPLED, FORMAT_WEIGHTED};
 pub use validation::Selection;
 use validation::ValidationCut;
 
 /// The file that makes a folder a dataset.
 pub const MANIFEST_NAME: &str = "dataset.json";
 const KIND: &str = "rankine dataset";
-/// The format version of the whole dataset.
-pub const FORMAT: u32 = 2;
-/// The same with labels that state [`crate::schema::Label::negatives_kept`]: a reader that does not know it must refuse
-/// them.
-pub const FORMAT_DOWNSAMPLED: u32 = 3;
 /// The index of a part's blocks, in the part's folder.
 pub const INDEX_NAME: &str = "index.bin";
 /// Bytes of one index entry.
@@ -123,14 +120,13 @@ impl Manifest {
 
     /// Returns the text of `dataset.json`.
     pub(crate) fn to_json(&self) -> String {
-        let format = if self.schema.is_downsampled() { FORMAT_DOWNSAMPLED } else { FORMAT };
-        sealed::to_json(KIND, format, self)
+        sealed::to_json(KIND, format::of(&self.schema), self)
     }
 
     fn from_json(text: &[u8]) -> Result<Self, Malformed> {
         let manifest = match sealed::from_json(KIND, FORMAT, text) {
-            Err(SealedError::Format { found: FORMAT_DOWNSAMPLED, .. }) => {
-                sealed::from_json(KIND, FORMAT_DOWNSAMPLED, text)
+            Err(SealedError::Format { found, .. }) if format::is_read(found) => {
+                sealed::from_json(KIND, found, text)
             }
             read => read,
         };

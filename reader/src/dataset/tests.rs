@@ -270,6 +270,7 @@ fn buckets_are_computed_from_unpacked_numbers() {
         hotness: Hotness::Fixed(1),
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Buckets { of: of.into(), boundaries: boundaries.clone() },
+        weighted: false,
         shares: None,
     };
     let plain = Dataset::open(&folder.dir()).unwrap();

@@ -86,6 +86,9 @@ pub struct CategorySource {
     pub column: String,
     /// The separator of a row's categories; without one, a text field is one category.
     pub separator: Option<String>,
+    /// The raw column with a weight for each category of a row, divided as the categories are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
 }
 
 impl RowFormat {
@@ -112,7 +115,8 @@ impl ColumnSources {
     /// Returns all raw columns needed; a column may be repeated.
     pub(crate) fn columns(&self) -> impl Iterator<Item = &str> {
         let labels = self.labels.iter().map(|label| &label.column);
-        let categorical = self.categorical.iter().map(|source| &source.column);
+        let categorical =
+            self.categorical.iter().flat_map(|source| std::iter::once(&source.column).chain(&source.weights));
         labels.chain(&self.weight).chain(&self.dense).chain(categorical).map(String::as_str)
     }
 
@@ -142,7 +146,8 @@ impl ColumnSources {
         let sizes = [labels.len(), weight.iter().len(), dense.len(), categorical.len()];
         let columns =
             [schema.labels.len(), schema.weight.iter().len(), schema.dense.len(), schema.categorical.len()];
-        sizes == columns
+        let weights = categorical.iter().map(|source| source.weights.is_some());
+        sizes == columns && weights.eq(schema.categorical.iter().map(|column| column.weighted))
     }
 }
 

@@ -641,6 +641,7 @@ mod tests {
             hotness: Hotness::Fixed(1),
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Hash,
+            weighted: false,
             shares: None,
         };
         let mut schema = Schema {

@@ -138,7 +138,7 @@ impl RowWindow {
                 }
                 None => {
                     let column = ragged.next().expect("one ragged column per column without a range");
-                    rows.iter().for_each(|&row| bags.push(column.bag(row as usize).iter().copied()));
+                    rows.iter().for_each(|&row| bags.push_bag(column, row as usize));
                 }
             }
         }

@@ -47,7 +47,7 @@ pub(crate) fn working_rungs(dir: &Path) -> Vec<Rung> {
 
 /// Generates schemas of up to two labels, three dense and three categorical columns.
 pub(crate) fn any_schema() -> impl Strategy<Value = Schema> {
-    let column = (1..1u64 << 40, 0..4u32, any::<bool>(), any::<bool>());
+    let column = (1..1u64 << 40, 0..4u32, any::<bool>(), any::<bool>(), any::<bool>());
     let columns = prop::collection::vec(column, 0..4);
     (1..3usize, any::<bool>(), 0..4usize, any::<bool>(), columns).prop_map(
         |(labels, weight, dense, half, columns)| Schema {
@@ -63,12 +63,13 @@ pub(crate) fn any_schema() -> impl Strategy<Value = Schema> {
             categorical: columns
                 .into_iter()
                 .enumerate()
-                .map(|(i, (rows, hot, ragged, mean))| Categorical {
+                .map(|(i, (rows, hot, ragged, mean, weighted))| Categorical {
                     name: format!("C{i}"),
                     rows,
                     hotness: if ragged { Hotness::Ragged { max: hot } } else { Hotness::Fixed(hot.max(1)) },
                     pooling: if mean { Pooling::Mean } else { Pooling::Sum },
                     vocabulary: VocabularyKind::Identity,
+                    weighted: ragged && weighted,
                     shares: None,
                 })
                 .collect(),
@@ -113,6 +114,9 @@ pub(crate) fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
                 Hotness::Ragged { max } => next() % (u64::from(max) + 1),
             };
             bags.push((0..size).map(|_| next() % column.rows).collect::<Vec<_>>());
+            if column.weighted {
+                bags.weights.extend((0..size).map(|_| (1 + next() % 100) as f32 / 8.0));
+            }
         }
     }
     samples
@@ -140,6 +144,7 @@ pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
         hotness,
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Identity,
+        weighted: false,
         shares: None,
     };
     let dense =

@@ -47,19 +47,22 @@ pub(super) fn table_rows(batch: &RecordBatch) -> TableRows {
 fn column(array: &ArrayRef) -> TableColumn {
     if let Some(inner) = list_values(array) {
         let (mut kept, mut ends) = (Vec::new(), Vec::with_capacity(array.len()));
+        let mut with_nulls = Vec::new();
         for row in 0..array.len() {
-            append_list(array, row, &mut kept);
+            if append_list(array, row, &mut kept) {
+                with_nulls.push(row as u32);
+            }
             ends.push(kept.len() as u32);
         }
         let mut innermost = inner;
         while let Some(inner) = list_values(innermost) {
             innermost = inner;
         }
-        return TableColumn { values: values(innermost, Some(&kept)), ends: Some(ends) };
+        return TableColumn { values: values(innermost, Some(&kept)), ends: Some(ends), with_nulls };
     }
     // A value of a dictionary may be null, too.
     let Some(nulls) = array.logical_nulls().filter(|nulls| nulls.null_count() > 0) else {
-        return TableColumn { values: values(array, None), ends: None };
+        return TableColumn { values: values(array, None), ends: None, with_nulls: Vec::new() };
     };
     let kept: Vec<_> = nulls.valid_indices().collect();
     let count = |end: &mut u32, valid: bool| {
@@ -67,7 +70,7 @@ fn column(array: &ArrayRef) -> TableColumn {
         Some(*end)
     };
     let ends = nulls.iter().scan(0, count).collect();
-    TableColumn { values: values(array, Some(&kept)), ends: Some(ends) }
+    TableColumn { values: values(array, Some(&kept)), ends: Some(ends), with_nulls: Vec::new() }
 }
 
 /// Returns the values of an array of lists.
@@ -80,11 +83,14 @@ fn list_values(array: &ArrayRef) -> Option<&ArrayRef> {
     }
 }
 
-/// Appends where the values of a list are in the innermost array, without nulls.
-fn append_list(array: &ArrayRef, row: usize, kept: &mut Vec<usize>) {
-    let Some(values) = list_values(array) else { return kept.push(row) };
+/// Appends where the values of a list are in the innermost array, without nulls; returns whether there are some.
+fn append_list(array: &ArrayRef, row: usize, kept: &mut Vec<usize>) -> bool {
+    let Some(values) = list_values(array) else {
+        kept.push(row);
+        return false;
+    };
     if array.is_null(row) {
-        return;
+        return false;
     }
     let range = match array.data_type() {
         DataType::List(_) => {
@@ -101,7 +107,16 @@ fn append_list(array: &ArrayRef, row: usize, kept: &mut Vec<usize>) {
             first..first + lists.value_length() as usize
         }
     };
-    range.filter(|&at| values.is_valid(at)).for_each(|at| append_list(values, at, kept));
+    let is_innermost = list_values(values).is_none();
+    let mut has_nulls = false;
+    for at in range {
+        match values.is_valid(at) {
+            true => has_nulls |= append_list(values, at, kept),
+            // A list that is null within a list is an empty one.
+            false => has_nulls |= is_innermost,
+        }
+    }
+    has_nulls
 }
 
 /// Returns all values of an array, or those `at` some positions.

@@ -20,6 +20,8 @@ pub(super) struct StreamSizes<'a> {
     pub(super) round_vectors: &'a [usize],
     /// Ids of bags per stream and round.
     pub(super) round_ids: &'a [usize],
+    /// Whether the ids of some stream's bags have factors.
+    pub(super) weighted: bool,
 }
 
 impl StreamSizes<'_> {
@@ -145,11 +147,13 @@ fn route_rows(
 pub(super) struct BagList {
     pub(super) offsets: Vec<u32>,
     pub(super) ids: Vec<u64>,
+    /// The factor of each id's row; empty if no feature of the table has weights.
+    pub(super) factors: Vec<f32>,
 }
 
 impl Default for BagList {
     fn default() -> Self {
-        Self { offsets: vec![0], ids: Vec::new() }
+        Self { offsets: vec![0], ids: Vec::new(), factors: Vec::new() }
     }
 }
 
@@ -182,9 +186,10 @@ fn route_bags(
     let mut sent: Vec<Lists<u32>> = vec![vec![Vec::new(); sizes.streams()]; members];
     let mut lengths: Vec<Lists<u32>> = vec![vec![Vec::new(); sizes.streams()]; members];
     let mut ids: Vec<Lists<u64>> = vec![vec![Vec::new(); sizes.streams()]; members];
+    let mut factors: Vec<Lists<f32>> = vec![vec![Vec::new(); sizes.streams()]; members];
     for (stream, bags) in bags.iter().enumerate() {
         for bag in 0..bags.len() {
-            for &row in bags.bag(bag) {
+            for (at, &row) in (bags.offsets[bag] as usize..).zip(bags.bag(bag)) {
                 let member = destination(stream, row);
                 let (sent, lengths) = (&mut sent[member][stream], &mut lengths[member][stream]);
                 if sent.last() != Some(&(bag as u32)) {
@@ -193,15 +198,23 @@ fn route_bags(
                 }
                 *lengths.last_mut().expect("a part was started") += 1;
                 ids[member][stream].push(row);
+                factors[member][stream].extend(bags.factors.get(at));
             }
         }
     }
     let lengths = sizes.exchange(communicator, group, sizes.round_vectors, lengths);
     let ids = sizes.exchange(communicator, group, sizes.round_ids, ids);
+    // Whether ids have factors follows from the model, so all ranks agree.
+    let factors = match sizes.weighted {
+        true => sizes.exchange(communicator, group, sizes.round_ids, factors),
+        false => vec![vec![Vec::new(); sizes.streams()]; members],
+    };
     let mut parts = vec![BagList::default(); sizes.streams()];
     let mut received = Vec::new();
-    for (lengths, ids) in lengths.into_iter().zip(ids) {
-        let numbers = parts.iter_mut().zip(lengths.iter().zip(ids)).map(|(parts, (lengths, ids))| {
+    for ((lengths, ids), factors) in lengths.into_iter().zip(ids).zip(factors) {
+        let lists = lengths.iter().zip(ids).zip(factors);
+        let numbers = parts.iter_mut().zip(lists).map(|(parts, ((lengths, ids), factors))| {
+            parts.factors.extend(factors);
             let first = parts.len() as u32;
             let mut ids = ids.into_iter();
             for &length in lengths {

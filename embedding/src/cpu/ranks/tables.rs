@@ -84,6 +84,8 @@ struct Streams<T> {
     dims: Vec<usize>,
     round_vectors: Vec<usize>,
     round_ids: Vec<usize>,
+    /// Whether some features have weights.
+    weighted: bool,
     path: Path,
     /// Per stream, what this rank owns, by the table's own row numbers.
     owned: Vec<T>,
@@ -195,8 +197,9 @@ impl RankTables {
             .zip(batch)
             .map(|((table, planned), features)| TableBatch::split(planned, table.spec.rows, features))
             .collect();
+        let weighted = batch.iter().any(|features| are_weighted(features));
         let rows = self.open_rows(communicator, &tables);
-        let bags = self.open_bags(communicator, &tables);
+        let bags = self.open_bags(communicator, &tables, weighted);
 
         let mut vectors: Vec<_> =
             self.tables.par_iter().zip(&mut tables).map(RankTable::pool_frequent).collect();
@@ -210,7 +213,8 @@ impl RankTables {
                 let (route, dim) = (&tables[table].route, self.tables[table].spec.dim);
                 for (index, weights) in fetched.chunks_exact(columns.len()).enumerate() {
                     for bag in route.bags_of(index) {
-                        add(&mut vectors[table][bag.sample * dim..][columns.clone()], weights);
+                        let sum = &mut vectors[table][bag.sample * dim..][columns.clone()];
+                        add_times(sum, weights, bag.factor);
                     }
                 }
             }
@@ -393,14 +397,19 @@ impl RankTables {
     }
 
     fn open_rows(&self, communicator: &mut Communicator, tables: &[TableBatch]) -> Option<Streams<Vec<u64>>> {
-        Streams::open(&self.plan, Exchange::Rows, |of, sizes, owners| {
+        Streams::open(&self.plan, Exchange::Rows, false, |of, sizes, owners| {
             let rows: Vec<_> = of.iter().map(|&(table, _)| tables[table].route.rows.as_slice()).collect();
             Path::of_rows(communicator, sizes, &rows, owners)
         })
     }
 
-    fn open_bags(&self, communicator: &mut Communicator, tables: &[TableBatch]) -> Option<Streams<BagList>> {
-        Streams::open(&self.plan, Exchange::Pooled, |of, sizes, owners| {
+    fn open_bags(
+        &self,
+        communicator: &mut Communicator,
+        tables: &[TableBatch],
+        weighted: bool,
+    ) -> Option<Streams<BagList>> {
+        Streams::open(&self.plan, Exchange::Pooled, weighted, |of, sizes, owners| {
             let bags: Vec<_> = of.iter().map(|&(table, _)| &tables[table].infrequent).collect();
             Path::of_bags(communicator, sizes, &bags, owners)
         })
@@ -421,8 +430,8 @@ impl RankTables {
     /// The sums of bags of rows that this rank owns.
     fn pool_parts(&self, (table, shard): (usize, usize), parts: &BagList) -> Vec<f32> {
         let Some(part) = &self.tables[table].shards[shard] else { return Vec::new() };
-        let parts = BagList { offsets: parts.offsets.clone(), ids: self.local(table, shard, &parts.ids) };
-        parts.pool(part)
+        let ids = self.local(table, shard, &parts.ids);
+        BagList { offsets: parts.offsets.clone(), ids, factors: parts.factors.clone() }.pool(part)
     }
 }
 
@@ -460,6 +469,7 @@ impl<T> Streams<T> {
     fn open(
         plan: &EmbeddingPlan,
         exchange: Exchange,
+        weighted: bool,
         route: impl FnOnce(&[(usize, usize)], StreamSizes<'_>, &[Owner]) -> (Path, Vec<T>),
     ) -> Option<Self> {
         let tables = plan.tables.iter().enumerate().filter(|(_, planned)| planned.exchange == exchange);
@@ -473,13 +483,15 @@ impl<T> Streams<T> {
         let rounds = of.iter().map(|&(table, _)| plan.tables[table].round);
         let (round_vectors, round_ids): (Vec<_>, Vec<_>) =
             rounds.map(|round| (round.vectors, round.ids)).unzip();
-        let sizes = StreamSizes { dims: &dims, round_vectors: &round_vectors, round_ids: &round_ids };
+        let sizes =
+            StreamSizes { dims: &dims, round_vectors: &round_vectors, round_ids: &round_ids, weighted };
         let (path, owned) = route(&of, sizes, &owners);
-        Some(Self { of, dims, round_vectors, round_ids, path, owned })
+        Some(Self { of, dims, round_vectors, round_ids, weighted, path, owned })
     }
 
     fn sizes(&self) -> StreamSizes<'_> {
-        StreamSizes { dims: &self.dims, round_vectors: &self.round_vectors, round_ids: &self.round_ids }
+        let Self { dims, round_vectors, round_ids, weighted, .. } = self;
+        StreamSizes { dims, round_vectors, round_ids, weighted: *weighted }
     }
 }
 
@@ -531,15 +543,22 @@ impl RankTable {
 impl TableBatch {
     fn split(planned: &TablePlan, rows: u64, features: &[Feature<'_>]) -> Self {
         let mut batch = Self::default();
+        let weighted = are_weighted(features);
         for feature in features {
-            for sample in 0..feature.bags.len() {
-                let bag = feature.bags.bag(sample);
-                batch.scales.push(feature.pooling.scale(bag.len()));
+            let Feature { bags, pooling, .. } = feature;
+            for sample in 0..bags.len() {
+                let bag = bags.bag(sample);
+                let mut factors = bags.factors(sample, *pooling);
+                batch.scales.push(if factors.is_some() { 1.0 } else { pooling.scale(bag.len()) });
                 for &row in bag {
                     assert!(row < rows, "row {row} is not below {rows}");
-                    match planned.frequent.index(row) {
-                        Some(index) => batch.frequent.ids.push(index),
-                        None => batch.infrequent.ids.push(row),
+                    let (list, id) = match planned.frequent.index(row) {
+                        Some(index) => (&mut batch.frequent, index),
+                        None => (&mut batch.infrequent, row),
+                    };
+                    list.ids.push(id);
+                    if weighted {
+                        list.factors.push(factors.as_mut().and_then(Iterator::next).unwrap_or(1.0));
                     }
                 }
                 batch.frequent.end_bag();
@@ -567,7 +586,8 @@ impl TableBatch {
 
 impl BagList {
     fn feature(&self, dim: usize) -> Feature<'_> {
-        let bags = Bags { offsets: &self.offsets, ids: &self.ids };
+        let weights = (!self.factors.is_empty()).then_some(self.factors.as_slice());
+        let bags = Bags { offsets: &self.offsets, ids: &self.ids, weights };
         Feature { bags, pooling: Pooling::Sum, slot: FeatureSlot { stride: dim, offset: 0 } }
     }
 
@@ -594,7 +614,7 @@ fn sum_gradients(route: &Route, dim: usize, gradients: &[f32]) -> Vec<f32> {
         || vec![0.0; dim],
         |run_sum, (index, total)| {
             sum_in_runs(route.bags_of(index), total, run_sum, |bag, sums| {
-                add(sums, &gradients[bag.sample * dim..][..dim]);
+                add_times(sums, &gradients[bag.sample * dim..][..dim], bag.factor);
             });
         },
     );
@@ -608,6 +628,19 @@ fn columns_of(matrix: &[f32], dim: usize, columns: std::ops::Range<usize>) -> Ve
 
 fn add(sums: &mut [f32], values: &[f32]) {
     sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+}
+
+/// Whether the ids of some of a table's features have weights.
+fn are_weighted(features: &[Feature<'_>]) -> bool {
+    features.iter().any(|feature| feature.bags.weights.is_some())
+}
+
+/// Adds values times a factor, if there is one.
+fn add_times(sums: &mut [f32], values: &[f32], factor: Option<f32>) {
+    match factor {
+        None => add(sums, values),
+        Some(factor) => sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value * factor),
+    }
 }
 
 fn frequent_elements(planned: &TablePlan, dim: usize) -> usize {

@@ -43,6 +43,8 @@ struct TableCase {
     exchange: Exchange,
     frequent: Vec<u64>,
     pooling: Pooling,
+    /// Whether the ids of every second feature have weights, from the first one on.
+    weighted: bool,
     dtype: Dtype,
     /// `[batch][feature][sample]`
     bags: Vec<Vec<Vec<Vec<u64>>>>,
@@ -70,20 +72,23 @@ fn tables(samples: usize) -> impl Strategy<Value = TableCase> {
             prop::sample::select(placements.to_vec()),
             prop_oneof![Just(Exchange::Rows), Just(Exchange::Pooled)],
             prop::collection::vec(0..rows, 0..6),
-            prop_oneof![Just(Pooling::Sum), Just(Pooling::Mean)],
+            (prop_oneof![Just(Pooling::Sum), Just(Pooling::Mean)], any::<bool>()),
             prop::collection::vec(batch, BATCHES),
         )
-            .prop_map(move |(dim, rule, placement, exchange, frequent, pooling, bags)| TableCase {
-                rows,
-                dim,
-                rule,
-                placement,
-                exchange,
-                frequent,
-                pooling,
-                dtype: Dtype::Fp32,
-                bags,
-            })
+            .prop_map(
+                move |(dim, rule, placement, exchange, frequent, (pooling, weighted), bags)| TableCase {
+                    rows,
+                    dim,
+                    rule,
+                    placement,
+                    exchange,
+                    frequent,
+                    pooling,
+                    weighted,
+                    dtype: Dtype::Fp32,
+                    bags,
+                },
+            )
     })
 }
 
@@ -155,28 +160,49 @@ impl Case {
     }
 }
 
+/// The weights of a sample's bag. Their shares of their sum are exact, as are gradients times one of them.
+fn weights(sample: usize, ids: usize) -> impl Iterator<Item = f32> {
+    let of_size: &[f32] = match ids {
+        1 => &[5.0],
+        2 => &[1.0, 3.0],
+        3 => &[1.0, 2.0, 1.0],
+        _ => &[1.0, 4.0, 2.0, 1.0],
+    };
+    of_size[..ids].iter().map(move |weight| weight * [0.5, 1.0, 2.0][sample % 3])
+}
+
 /// Features' bags as arrays.
-struct Columns(Vec<(Vec<u32>, Vec<u64>)>);
+struct Columns(Vec<Column>);
+
+struct Column {
+    offsets: Vec<u32>,
+    ids: Vec<u64>,
+    weights: Option<Vec<f32>>,
+}
 
 impl Columns {
-    fn of(features: &[Vec<Vec<u64>>], samples: std::ops::Range<usize>) -> Self {
-        let column = |bags: &Vec<Vec<u64>>| {
+    fn of(features: &[Vec<Vec<u64>>], samples: std::ops::Range<usize>, weighted: bool) -> Self {
+        let column = |(number, bags): (usize, &Vec<Vec<u64>>)| {
             let bags = &bags[samples.clone()];
+            let numbered = samples.clone().zip(bags);
+            let weights = numbered.flat_map(|(sample, bag)| weights(sample, bag.len())).collect();
+            let weights = (weighted && number.is_multiple_of(2)).then_some(weights);
             let ends = bags.iter().scan(0, |end, bag| {
                 *end += bag.len() as u32;
                 Some(*end)
             });
-            (std::iter::once(0).chain(ends).collect(), bags.iter().flatten().copied().collect())
+            let ids = bags.iter().flatten().copied().collect();
+            Column { offsets: std::iter::once(0).chain(ends).collect(), ids, weights }
         };
-        Self(features.iter().map(column).collect())
+        Self(features.iter().enumerate().map(column).collect())
     }
 
     fn features(&self, pooling: Pooling, dim: usize) -> Vec<Feature<'_>> {
         let stride = self.0.len() * dim;
         let features = self.0.iter().enumerate();
         features
-            .map(|(number, (offsets, ids))| Feature {
-                bags: Bags { offsets, ids },
+            .map(|(number, Column { offsets, ids, weights })| Feature {
+                bags: Bags { offsets, ids, weights: weights.as_deref() },
                 pooling,
                 slot: FeatureSlot { stride, offset: number * dim },
             })
@@ -211,7 +237,7 @@ fn one_rank(case: &Case) -> Outcome {
     for (batch, vectors) in vectors.iter_mut().enumerate() {
         for (number, (of_case, table)) in case.tables.iter().zip(&mut tables).enumerate() {
             let samples = of_case.samples();
-            let columns = Columns::of(&of_case.bags[batch], 0..samples);
+            let columns = Columns::of(&of_case.bags[batch], 0..samples, of_case.weighted);
             let features = columns.features(of_case.pooling, of_case.dim);
             let width = features.len() * of_case.dim;
             let mut out = vec![f32::NAN; samples * width];
@@ -246,8 +272,9 @@ fn many_ranks(case: &Case) -> (Outcome, Traffic) {
         let share = case.topology.share(case.tables[0].samples(), rank);
         let mut vectors = vec![Vec::new(); BATCHES];
         for (batch, vectors) in vectors.iter_mut().enumerate() {
+            let columns = case.tables.iter();
             let columns: Vec<_> =
-                case.tables.iter().map(|table| Columns::of(&table.bags[batch], share.clone())).collect();
+                columns.map(|table| Columns::of(&table.bags[batch], share.clone(), table.weighted)).collect();
             // All tables share one matrix.
             let widths: Vec<_> =
                 case.tables.iter().map(|table| table.bags[batch].len() * table.dim).collect();
@@ -392,6 +419,8 @@ fn expected_traffic(case: &Case) -> Traffic {
                         }
                     }
                     Exchange::Pooled => {
+                        // All ids of a table with weights have a factor.
+                        let id_bytes = KEY_BYTES + if table.weighted { 4 } else { 0 };
                         for bag in bags_of(rank) {
                             let ids: Vec<_> = bag.iter().filter(is_infrequent).collect();
                             let ids_at = |is: &dyn Fn(Rank) -> bool| {
@@ -403,11 +432,11 @@ fn expected_traffic(case: &Case) -> Traffic {
                                 if at_node == 0 {
                                     continue;
                                 }
-                                cross(rank, via, 1, at_node * KEY_BYTES + LENGTH_BYTES + bytes(dim));
+                                cross(rank, via, 1, at_node * id_bytes + LENGTH_BYTES + bytes(dim));
                                 for owner in topology.node_group(via) {
                                     let there = ids_at(&|other| other == owner);
                                     if there > 0 {
-                                        cross(via, owner, 1, there * KEY_BYTES + LENGTH_BYTES + bytes(dim));
+                                        cross(via, owner, 1, there * id_bytes + LENGTH_BYTES + bytes(dim));
                                     }
                                 }
                             }

@@ -266,7 +266,7 @@ impl UpdateTask<'_> {
         sum_in_runs(self.route.bags_of(index), total, run_sum, |bag, sums| {
             let Feature { bags, pooling, slot } = &self.features[bag.feature];
             let start = bag.sample * slot.stride + slot.offset;
-            let scale = pooling.scale(bags.bag(bag.sample).len());
+            let scale = bag.factor.unwrap_or_else(|| pooling.scale(bags.bag(bag.sample).len()));
             let gradient = &self.gradients[start..start + self.dim];
             sums.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient * scale);
         });

@@ -18,32 +18,48 @@ struct Column {
     mean: bool,
     offsets: Vec<u32>,
     ids: Vec<u64>,
+    /// The weight of each id.
+    weights: Option<Vec<f32>>,
 }
 
 impl Column {
-    fn new(bags: Vec<Vec<u64>>, mean: bool) -> Self {
+    /// `weights` has a weight for each id, and may have more.
+    fn new(bags: Vec<Vec<u64>>, mean: bool, weights: Option<Vec<f32>>) -> Self {
         let ends = bags.iter().scan(0, |end, bag| {
             *end += bag.len() as u32;
             Some(*end)
         });
         let offsets = std::iter::once(0).chain(ends).collect();
-        Self { offsets, ids: bags.iter().flatten().copied().collect(), bags, mean }
+        let ids: Vec<_> = bags.iter().flatten().copied().collect();
+        let weights = weights.map(|weights| weights[..ids.len()].to_vec());
+        Self { offsets, ids, bags, mean, weights }
     }
 
     fn feature(&self, slot: FeatureSlot) -> Feature<'_> {
         let pooling = if self.mean { Pooling::Mean } else { Pooling::Sum };
-        Feature { bags: Bags { offsets: &self.offsets, ids: &self.ids }, pooling, slot }
+        Feature {
+            bags: Bags { offsets: &self.offsets, ids: &self.ids, weights: self.weights.as_deref() },
+            pooling,
+            slot,
+        }
     }
 
-    fn scale(&self, bag: usize) -> f64 {
-        if self.mean { 1.0 / self.bags[bag].len().max(1) as f64 } else { 1.0 }
+    /// Each row of a bag with its factor.
+    fn factors(&self, bag: usize) -> Vec<(u64, f64)> {
+        let first = self.offsets[bag] as usize;
+        let weight = |at: usize| self.weights.as_ref().map_or(1.0, |weights| f64::from(weights[first + at]));
+        let total = match self.mean {
+            true => (0..self.bags[bag].len()).map(weight).sum(),
+            false => 1.0,
+        };
+        self.bags[bag].iter().enumerate().map(|(at, &row)| (row, weight(at) / total)).collect()
     }
 }
 
 #[test]
 fn bags_are_counted_and_not_their_ids() {
     for (offsets, ids, bags) in [(&[0][..], &[][..], 0), (&[4], &[1, 2, 3, 4], 0), (&[0, 0], &[], 1)] {
-        let found = Bags { offsets, ids };
+        let found = Bags { offsets, ids, weights: None };
         assert_eq!((found.len(), found.is_empty()), (bags, bags == 0), "{found:?}");
     }
 }
@@ -51,7 +67,9 @@ fn bags_are_counted_and_not_their_ids() {
 fn columns() -> impl Strategy<Value = Vec<Column>> {
     (1..300usize, 1..4usize).prop_flat_map(|(samples, features)| {
         let bags = prop::collection::vec(prop::collection::vec(0..ROWS as u64, 0..5), samples);
-        let column = (bags, any::<bool>()).prop_map(|(bags, mean)| Column::new(bags, mean));
+        let weights = prop::option::of(prop::collection::vec(0.001..8f32, 4 * samples));
+        let column = (bags, any::<bool>(), weights);
+        let column = column.prop_map(|(bags, mean, weights)| Column::new(bags, mean, weights));
         prop::collection::vec(column, features)
     })
 }
@@ -71,9 +89,10 @@ impl GradientSum {
         self.terms += 1;
     }
 
-    /// Each term is rounded when it is scaled, in its run of up to 64, and with the run in the sum of runs.
+    /// Each term is rounded when it is scaled, with the factor once more, in its run of up to 64, and with the run in
+    /// the sum of runs.
     fn error(&self) -> f64 {
-        (1 + self.terms.min(SUM_RUN) + self.terms.div_ceil(SUM_RUN)) as f64 * ROUNDOFF * self.magnitudes
+        (2 + self.terms.min(SUM_RUN) + self.terms.div_ceil(SUM_RUN)) as f64 * ROUNDOFF * self.magnitudes
     }
 }
 
@@ -118,19 +137,20 @@ proptest! {
                 for (sample, bag) in column.bags.iter().enumerate() {
                     let at = sample * stride + slot(number).offset;
                     for (i, &value) in vectors[at..at + dim].iter().enumerate() {
-                        let of_rows = || bag.iter().map(|&row| before[row as usize][i]);
-                        let exact = of_rows().sum::<f64>() * column.scale(sample);
-                        // One addition per row but the first, and two roundings of the scale.
-                        let largest = of_rows().map(f64::abs).sum::<f64>() * column.scale(sample);
+                        let factors = column.factors(sample);
+                        let of_rows = || factors.iter().map(|(row, factor)| before[*row as usize][i] * factor);
+                        let exact = of_rows().sum::<f64>();
+                        // One addition per row but the first, and two roundings of the factor.
+                        let largest = of_rows().map(f64::abs).sum::<f64>();
                         let tolerance = (bag.len() + 1) as f64 * ROUNDOFF * largest;
                         prop_assert!((f64::from(value) - exact).abs() <= tolerance, "{value} {exact}");
                     }
                     let gradient = &mut gradients[at..at + dim];
                     let row = step << 32 | (number as u64) << 16 | sample as u64;
                     UniformField::new(seed, 77).fill_row(row, 1.0, gradient);
-                    for &row in bag {
+                    for (row, factor) in column.factors(sample) {
                         for (sum, &gradient) in sums[row as usize].iter_mut().zip(&*gradient) {
-                            sum.add(f64::from(gradient) * column.scale(sample));
+                            sum.add(f64::from(gradient) * factor);
                         }
                     }
                 }
@@ -163,10 +183,60 @@ proptest! {
     }
 }
 
+/// A weight multiplies its row and the row's gradient; with the mean, its share of the bag's weights does. Weights
+/// whose sum is infinite in f32, or whose reciprocal is, have shares like any others.
+#[test]
+fn weights_multiply_rows_and_gradients() {
+    let optimizer = Optimizer { rule: UpdateRule::Sgd, learning_rate: 1.0, weight_decay: 0.0 };
+    let spec = TableSpec { name: "C1".into(), rows: ROWS as u64, dim: 1, dtype: Dtype::Fp32 };
+    let slot = FeatureSlot { stride: 1, offset: 0 };
+    // The first bag has a row twice, with two weights; the third is empty.
+    let bags = vec![vec![2, 3, 2], vec![3, 4], vec![], vec![5, 6]];
+    let tiny = f32::from_bits(1);
+    let weights = vec![0.5, 2.0, 0.25, f32::MAX, f32::MAX, tiny, tiny];
+    for (mean, vectors, moved) in [
+        (
+            true,
+            [(0.75 * 2.0 + 2.0 * 3.0) / 2.75, 3.5, 0.0, 5.5],
+            [0.75 / 2.75, 2.0 / 2.75 + 5.0, 5.0, 50.0, 50.0],
+        ),
+        (
+            false,
+            [0.75 * 2.0 + 2.0 * 3.0, f32::INFINITY, 0.0, 11.0 * tiny],
+            [0.75, f32::INFINITY, f32::INFINITY, 0.0, 0.0],
+        ),
+    ] {
+        let mut table = Table::filled(spec.clone(), optimizer, |row, weights| weights.fill(row as f32));
+        let column = Column::new(bags.clone(), mean, Some(weights.clone()));
+        let features = [column.feature(slot)];
+        let mut pooled = [f32::NAN; 4];
+        table.pool(&features[0], 0, &mut pooled);
+        for (found, exact) in pooled.iter().zip(vectors) {
+            assert!(
+                *found == exact || (found - exact).abs() <= 4.0 * ROUNDOFF as f32 * exact,
+                "{found} {exact}"
+            );
+        }
+        let mut route = Route::default();
+        route.build(&features, ROWS as u64);
+        assert_eq!(route.rows, [2, 3, 4, 5, 6]);
+        let factors: Vec<_> = route.bags_of(0).map(|bag| (bag.sample, bag.factor.unwrap())).collect();
+        let total = if mean { 2.75 } else { 1.0 };
+        assert_eq!(factors, [(0, 0.5 / total), (0, 0.25 / total)]);
+        table.update(&route, &features, &[1.0, 10.0, f32::NAN, 100.0], Step { number: 1, rate_factor: 1.0 });
+        for (row, moved) in (2..).zip(moved) {
+            let (found, exact) = (table.weights(row)[0], row as f32 - moved);
+            assert!(found == exact || (found - exact).abs() <= 1e-5, "row {row}: {found} {exact}");
+        }
+        assert_eq!([0, 1, 7, 8].map(|row| table.weights(row)[0]), [0.0, 1.0, 7.0, 8.0]);
+    }
+}
+
 /// Every rule: one update per distinct row, with the sum over the features, and no change of other rows.
 #[test]
 fn rows_without_an_id_are_untouched_and_others_learn_once() {
-    let columns = [Column::new(vec![vec![2, 2], vec![5]], true), Column::new(vec![vec![5], vec![]], false)];
+    let columns =
+        [Column::new(vec![vec![2, 2], vec![5]], true, None), Column::new(vec![vec![5], vec![]], false, None)];
     let slot = |offset| FeatureSlot { stride: 6, offset };
     let features = [columns[0].feature(slot(0)), columns[1].feature(slot(3))];
     let gradients = [1.0, 2.0, -4.0, 0.5, 0.25, 8.0, 0.125, 16.0, -2.0, f32::NAN, f32::NAN, f32::NAN];
@@ -248,7 +318,7 @@ fn any_number_of_threads_gives_the_same_bits() {
     let rule = UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
     let optimizer = Optimizer { rule, learning_rate: 0.1, weight_decay: 0.0 };
     let bags = |factor: u64| (0..2000).map(|i| vec![i * i * factor % 1000, i * factor % 1000]).collect();
-    let columns = [Column::new(bags(2_654_435_761), true), Column::new(bags(40_503), false)];
+    let columns = [Column::new(bags(2_654_435_761), true, None), Column::new(bags(40_503), false, None)];
     let slot = |offset| FeatureSlot { stride: 16, offset };
     let features = [columns[0].feature(slot(0)), columns[1].feature(slot(8))];
     let mut gradients = vec![0.0; 2000 * 16];
@@ -274,7 +344,8 @@ fn weights_are_rounded_to_the_tables_type() {
     let offsets: Vec<_> = (0..=70).collect();
     let ids: Vec<_> = (0..70).map(|sample| sample * 7 % 100).collect();
     let slot = FeatureSlot { stride: 6, offset: 0 };
-    let features = [Feature { bags: Bags { offsets: &offsets, ids: &ids }, pooling: Pooling::Sum, slot }];
+    let features =
+        [Feature { bags: Bags { offsets: &offsets, ids: &ids, weights: None }, pooling: Pooling::Sum, slot }];
     let mut gradients = vec![0.0; 70 * 6];
     UniformField::new(9, 0).fill_row(0, 1.0, &mut gradients);
     let mut route = Route::default();

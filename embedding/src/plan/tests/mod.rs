@@ -118,7 +118,7 @@ fn sent(tables: &[&Synthetic], plan: &EmbeddingPlan, batch: usize) -> Traffic {
                 let feature = |(offsets, ids)| {
                     let slot = FeatureSlot { stride, offset };
                     offset += table.spec.dim;
-                    Feature { bags: Bags { offsets, ids }, pooling: Pooling::Sum, slot }
+                    Feature { bags: Bags { offsets, ids, weights: None }, pooling: Pooling::Sum, slot }
                 };
                 features.push(
                     columns

@@ -189,6 +189,9 @@ struct TableReport {
     name: String,
     rows: u64,
     hotness: Hotness,
+    /// Whether ids have weights.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    weighted: bool,
     vocabulary: VocabularyKind,
     /// Look-ups of the training part.
     lookups: u64,
@@ -321,6 +324,7 @@ fn tables(
                 name: column.name.clone(),
                 rows: column.rows,
                 hotness: column.hotness,
+                weighted: column.weighted,
                 vocabulary: column.vocabulary.clone(),
                 lookups: statistics.lookups,
                 distinct_rows: statistics.distinct_rows,
@@ -336,10 +340,16 @@ fn tables(
         .collect()
 }
 
-/// Counts the columns of each kind.
+/// Counts the columns of each kind, and names those whose ids have weights.
 fn columns_of(schema: &Schema) -> String {
+    let weighted = schema.categorical.iter().filter(|column| column.weighted);
+    let weighted: Vec<_> = weighted.map(|column| format!("`{}`", column.name)).collect();
+    let weighted = match weighted.is_empty() {
+        true => String::new(),
+        false => format!("\n  ids with weights: {}", weighted.join(", ")),
+    };
     format!(
-        "  columns: {} label, {} dense ({}), {} categorical{}",
+        "  columns: {} label, {} dense ({}), {} categorical{}{weighted}",
         schema.labels.len(),
         schema.dense.len(),
         schema.dense_dtype,

@@ -12,7 +12,7 @@ use std::thread;
 
 use rankine_checkpoint::{DenseState, RankState};
 use rankine_cpu::Arithmetic;
-use rankine_embedding::cpu::{BagGradients, Bags, Communicator, Feature, FeatureSlot, RankTables};
+use rankine_embedding::cpu::{BagGradients, Communicator, Feature, FeatureSlot, RankTables};
 use rankine_embedding::random::UniformField;
 use rankine_embedding::rows::{RowsError, RowsMut, gather};
 use rankine_embedding::{EmbeddingPlan, Pooling, RankTraffic, Step};
@@ -26,7 +26,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
 use super::replica::Replica;
-use super::tables::LookUp;
+use super::tables::{LookUp, bags_of};
 use super::verdict::Findings;
 
 /// How a model is spread over ranks.
@@ -79,6 +79,8 @@ struct TableLookUp {
     /// The number of the column in a batch.
     column: usize,
     pooling: Pooling,
+    /// Whether its ids have weights.
+    weighted: bool,
     slot: FeatureSlot,
     /// For first-order terms, the gradients are those of the logits.
     first_order: bool,
@@ -256,7 +258,7 @@ impl CpuRank {
         let mut dense = backward.dense;
         let here = (communicator.rank(), communicator.topology().ranks());
         let vectors = (backward.vector_gradients, backward.vectors_finite);
-        let mut findings = Findings::new(dense.spec(), here, backward.loss_sums, vectors);
+        let mut findings = Findings::new((dense.spec(), batch), here, backward.loss_sums, vectors);
         findings.add_up(communicator);
         dense.sum();
         let (parameters, summed) = dense.parameters_and_gradients();
@@ -356,6 +358,7 @@ impl LookUps {
         let look_up = |column, offset, first_order| TableLookUp {
             column,
             pooling: spec.features[column].pooling,
+            weighted: spec.features[column].weighted,
             slot: FeatureSlot { stride, offset },
             first_order,
         };
@@ -374,8 +377,7 @@ impl LookUps {
     /// Returns the look-ups of a batch, table by table.
     fn features<'a>(&self, batch: &'a Samples) -> Vec<Vec<Feature<'a>>> {
         let feature = |look_up: &TableLookUp| {
-            let bags = &batch.categorical[look_up.column];
-            let bags = Bags { offsets: &bags.offsets, ids: &bags.ids };
+            let bags = bags_of(batch, look_up.column, look_up.weighted);
             Feature { bags, pooling: look_up.pooling, slot: look_up.slot }
         };
         self.tables.iter().map(|look_ups| look_ups.iter().map(feature).collect()).collect()

@@ -231,7 +231,12 @@ fn two_tables() -> ModelSpec {
         dim: 2,
         dtype: rankine_embedding::Dtype::Fp32,
     };
-    let feature = |table: usize| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Sum };
+    let feature = |table: usize| FeatureSpec {
+        column: format!("C{table}"),
+        table,
+        pooling: Pooling::Sum,
+        weighted: false,
+    };
     ModelSpec {
         dense_columns: 2,
         bottom_mlp: vec![2],
@@ -253,7 +258,12 @@ fn sixteen_nodes_of_eight_learn_what_one_rank_learns() {
     for (number, table) in spec.tables.iter_mut().enumerate() {
         table.name = format!("T{number}");
     }
-    let feature = |table: usize| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Mean };
+    let feature = |table: usize| FeatureSpec {
+        column: format!("C{table}"),
+        table,
+        pooling: Pooling::Mean,
+        weighted: false,
+    };
     spec.features = (0..spec.tables.len()).map(feature).collect();
     spec.bottom_mlp = vec![8];
     let model = model_of(&spec, RULES[2], RULES[4], true);

@@ -68,16 +68,20 @@ impl Oracle {
         })
     }
 
-    fn pooled(&self, table: usize, bag: &[u64], pooling: Pooling) -> Vec<f64> {
+    /// A bag without weights is a bag whose weights are 1.
+    fn pooled(&self, table: usize, bags: &Bags, sample: usize, pooling: Pooling) -> Vec<f64> {
         let table = &self.tables[table];
         let mut pooled = vec![0.0; table[0].len()];
-        for &row in bag {
-            for (sum, weight) in pooled.iter_mut().zip(&table[row as usize]) {
-                *sum += weight;
+        let mut total = 0.0;
+        for at in bags.offsets[sample] as usize..bags.offsets[sample + 1] as usize {
+            let factor = bags.weights.get(at).map_or(1.0, |&weight| f64::from(weight));
+            for (sum, weight) in pooled.iter_mut().zip(&table[bags.ids[at] as usize]) {
+                *sum += factor * weight;
             }
+            total += factor;
         }
-        if pooling == Pooling::Mean && !bag.is_empty() {
-            pooled.iter_mut().for_each(|sum| *sum /= bag.len() as f64);
+        if pooling == Pooling::Mean && total > 0.0 {
+            pooled.iter_mut().for_each(|sum| *sum /= total);
         }
         pooled
     }
@@ -90,7 +94,7 @@ impl Oracle {
             vectors.push(self.through("bottom.", dense.clone()));
         }
         for (feature, bags) in self.spec.features.iter().zip(&batch.categorical) {
-            vectors.push(self.pooled(feature.table, bags.bag(sample), feature.pooling));
+            vectors.push(self.pooled(feature.table, bags, sample, feature.pooling));
         }
         let mut pairs = Vec::new();
         for i in 0..vectors.len() {
@@ -121,8 +125,8 @@ impl Oracle {
         for (head, logit) in logits.iter_mut().enumerate() {
             *logit += past_the_top + linear.get(head).copied().unwrap_or(0.0);
             for (number, feature) in self.spec.features.iter().enumerate().filter(|_| self.spec.wide) {
-                let bag = batch.categorical[number].bag(sample);
-                *logit += self.pooled(self.spec.tables.len() + number, bag, feature.pooling)[head];
+                let (table, bags) = (self.spec.tables.len() + number, &batch.categorical[number]);
+                *logit += self.pooled(table, bags, sample, feature.pooling)[head];
             }
         }
         logits
@@ -208,6 +212,11 @@ pub(crate) fn random_batch(spec: &ModelSpec, shape: BatchShape, seed: u64) -> Sa
             let size = if shape.one_hot { 1 } else { (size * 3.999) as usize };
             let ids = unit(((1000 * (number + 1)) + sample) as u32, size);
             bags.push(ids.into_iter().map(|id| ((id * rows as f32) as u64).min(rows - 1)));
+            if feature.weighted {
+                bags.weights.extend(
+                    unit(((1001 * (number + 1)) + sample) as u32, size).iter().map(|unit| unit + 0.25),
+                );
+            }
         }
         bags
     };
@@ -260,6 +269,7 @@ fn any_interaction() -> impl Strategy<Value = Interaction> {
 pub(crate) fn any_spec() -> impl Strategy<Value = ModelSpec> {
     let table = (1..12u64, 1..9usize);
     let feature = (any::<prop::sample::Index>(), any::<bool>());
+    let weighted = prop::collection::vec(any::<bool>(), 6);
     let mlp = || prop::collection::vec(1..9usize, 0..3);
     let parts = (any_interaction(), 0..4usize, mlp(), mlp(), 1..4usize, any::<bool>());
     let embeddings = (
@@ -267,8 +277,9 @@ pub(crate) fn any_spec() -> impl Strategy<Value = ModelSpec> {
         prop::collection::vec(table, 1..4),
         prop::collection::vec(feature, 0..3),
         prop::collection::vec(any::<bool>(), 3),
+        weighted,
     );
-    (parts, embeddings).prop_map(|(parts, (dim, tables, more_features, means))| {
+    (parts, embeddings).prop_map(|(parts, (dim, tables, more_features, means, weighted))| {
         let (interaction, dense_columns, mut bottom_mlp, top_mlp, head_count, wide) = parts;
         let equal_lengths = matches!(interaction, Interaction::Dot | Interaction::FactorizationMachine);
         // A single vector has nothing to interact with.
@@ -286,6 +297,7 @@ pub(crate) fn any_spec() -> impl Strategy<Value = ModelSpec> {
             column: format!("C{number}"),
             table,
             pooling: if mean { Pooling::Mean } else { Pooling::Sum },
+            weighted: weighted[number],
         };
         let features = features.enumerate().map(feature).collect();
         let table = |(number, (rows, own_dim)): (usize, (u64, usize))| TableSpec {
@@ -390,6 +402,8 @@ pub(crate) fn models() -> Vec<ModelSpec> {
             column: format!("C{number}"),
             table: number % 5,
             pooling: if number.is_multiple_of(2) { Pooling::Sum } else { Pooling::Mean },
+            // Columns of one table with weights and without, and tables that have only one kind.
+            weighted: matches!(number, 0 | 1 | 3 | 6),
         };
         ModelSpec {
             dense_columns: 5,
@@ -469,6 +483,7 @@ fn every_part_learns_by_its_own_rule() {
         column: format!("C{number}"),
         table: number % 2,
         pooling: Pooling::Sum,
+        weighted: false,
     };
     let spec = ModelSpec {
         dense_columns: 2,

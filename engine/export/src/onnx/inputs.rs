@@ -14,8 +14,11 @@ use super::{BagLayout, Numbers};
 pub(super) struct Bags {
     /// Rows of the table, all of which exist unless an id is to fail.
     ids: String,
-    /// 1 for ids that count, 0 for others, with one dimension more than `ids`; `None` if all count.
-    kept: Option<String>,
+    /// The factor of each id's row: its weight or 1, and 0 for ids that do not count, with one dimension more than
+    /// `ids`; `None` if all are 1.
+    factors: Option<String>,
+    /// Whether ids have weights.
+    weighted: bool,
     arrangement: Arrangement,
 }
 
@@ -138,7 +141,8 @@ fn fixed(graph: &mut Graph, column: &Categorical, count: usize, rule: OutOfRange
     let dims = [Dim::rows(), Dim::Fixed(count)];
     let ids = graph.input(&column.name, (DataType::Int64, &dims), "Rows of the column's table")?;
     let (ids, kept) = in_range(graph, &ids, (column, rule));
-    Ok(bags_of_rows(graph, (ids, kept), Some(count)))
+    let factors = kept.map(|kept| as_factors(graph, &kept));
+    Ok(Bags { ids, factors, weighted: false, arrangement: Arrangement::Rows(Some(count)) })
 }
 
 /// Any number of ids in each row, followed by others, which do not count.
@@ -149,6 +153,8 @@ fn padded(graph: &mut Graph, column: &Categorical, rule: OutOfRange) -> Result<B
     let ids = graph.input(name, (DataType::Int64, &dims), doc)?;
     let doc = "The number of ids in each row";
     let count = graph.input(&format!("{name}.count"), (DataType::Int64, &[Dim::rows()]), doc)?;
+    let dims = [Dim::rows(), Dim::Any(format!("{name}.width"))];
+    let weights = weights(graph, column, &dims)?;
 
     let width = graph.node("Shape", &[&ids], &[("start", Attribute::Integer(1))]);
     let width = graph.along("Squeeze", &width, 0);
@@ -163,7 +169,31 @@ fn padded(graph: &mut Graph, column: &Categorical, rule: OutOfRange) -> Result<B
         Some(kept) => graph.node("And", &[&present, &kept], &[]),
         None => present,
     };
-    Ok(bags_of_rows(graph, (ids, Some(kept)), None))
+    let factors = factors(graph, Some(kept), weights);
+    Ok(Bags { ids, factors, weighted: column.weighted, arrangement: Arrangement::Rows(None) })
+}
+
+/// Adds the input with the weights of ids, if they have some.
+fn weights(graph: &mut Graph, column: &Categorical, dims: &[Dim]) -> Result<Option<String>, Error> {
+    if !column.weighted {
+        return Ok(None);
+    }
+    let doc = "The weight of each id, 0 or more";
+    graph.input(&format!("{}.weights", column.name), (DataType::Float, dims), doc).map(Some)
+}
+
+/// Returns the factors of rows: the weights, or 1 without weights, of ids that count.
+fn factors(graph: &mut Graph, kept: Option<String>, weights: Option<String>) -> Option<String> {
+    let Some(weights) = weights else { return kept.map(|kept| as_factors(graph, &kept)) };
+    let weights = match kept {
+        // What follows the bag need not be numbers.
+        Some(kept) => {
+            let zero = graph.numbers(&[], &[0.0]);
+            graph.node("Where", &[&kept, &weights, &zero], &[])
+        }
+        None => weights,
+    };
+    Some(graph.along("Unsqueeze", &weights, -1))
 }
 
 /// The ids of all rows one after the other, and where each row's begin.
@@ -174,6 +204,7 @@ fn flat(graph: &mut Graph, column: &Categorical, rule: OutOfRange) -> Result<Bag
     let doc = "Where the ids of each row begin, and where the last row's end: N + 1 numbers from 0";
     let dims = [Dim::Any("N+1".into())];
     let offsets = graph.input(&format!("{name}.offsets"), (DataType::Int64, &dims), doc)?;
+    let weights = weights(graph, column, &[Dim::Any(format!("{name}.ids"))])?;
 
     // How many rows have ended before an id, or with none: the ends of rows are counted at each place, and summed.
     let (zero, one, last) = (graph.integers(&[0]), graph.integers(&[1]), graph.integers(&[i64::MAX]));
@@ -191,8 +222,8 @@ fn flat(graph: &mut Graph, column: &Categorical, rule: OutOfRange) -> Result<Bag
     let row_of = graph.along("Unsqueeze", &row_of, 1);
 
     let (ids, kept) = in_range(graph, &ids, (column, rule));
-    let kept = kept.map(|kept| as_factors(graph, &kept));
-    Ok(Bags { ids, kept, arrangement: Arrangement::Flat { row_of, rows } })
+    let factors = factors(graph, kept, weights);
+    Ok(Bags { ids, factors, weighted: column.weighted, arrangement: Arrangement::Flat { row_of, rows } })
 }
 
 /// The bucket of a stored number of each row, `[N, 1]`: how many boundaries are not above it.
@@ -202,12 +233,7 @@ fn buckets(graph: &mut Graph, value: &str, boundaries: &[f32]) -> Bags {
     let reached = graph.cast(&reached, DataType::Int64);
     let ids = graph.reduce("ReduceSum", &reached, 1);
     let ids = graph.along("Unsqueeze", &ids, 1);
-    Bags { ids, kept: None, arrangement: Arrangement::Rows(Some(1)) }
-}
-
-fn bags_of_rows(graph: &mut Graph, (ids, kept): (String, Option<String>), count: Option<usize>) -> Bags {
-    let kept = kept.map(|kept| as_factors(graph, &kept));
-    Bags { ids, kept, arrangement: Arrangement::Rows(count) }
+    Bags { ids, factors: None, weighted: false, arrangement: Arrangement::Rows(Some(1)) }
 }
 
 /// Turns truth values into numbers, with one dimension more, so that each multiplies a row of a table.
@@ -251,12 +277,12 @@ impl Bags {
         if data_type(table.dtype) != DataType::Float {
             rows = graph.cast(&rows, DataType::Float);
         }
-        if let Some(kept) = &self.kept {
-            rows = graph.node("Mul", &[&rows, kept], &[]);
+        if let Some(factors) = &self.factors {
+            rows = graph.node("Mul", &[&rows, factors], &[]);
         }
         let sum = match &self.arrangement {
             Arrangement::Rows(Some(1)) => return graph.along("Squeeze", &rows, 1),
-            Arrangement::Rows(_) if pooling == Pooling::Mean && self.kept.is_none() => {
+            Arrangement::Rows(_) if pooling == Pooling::Mean && self.factors.is_none() => {
                 return graph.reduce("ReduceMean", &rows, 1);
             }
             Arrangement::Rows(_) => graph.reduce("ReduceSum", &rows, 1),
@@ -267,27 +293,33 @@ impl Bags {
         };
         match pooling {
             Pooling::Sum => sum,
-            Pooling::Mean => self.divided_by_counts(graph, &sum),
+            Pooling::Mean => self.divided_by_factors(graph, &sum),
         }
     }
 
-    /// Divides the sums of bags by the numbers of their ids that count; the zeros of empty bags stay.
-    fn divided_by_counts(&self, graph: &mut Graph, sums: &str) -> String {
+    /// Divides the sums of bags by the sums of their factors; the zeros of empty bags stay.
+    fn divided_by_factors(&self, graph: &mut Graph, sums: &str) -> String {
         let one = graph.numbers(&[], &[1.0]);
-        let kept = self.kept.clone().unwrap_or_else(|| {
+        let factors = self.factors.clone().unwrap_or_else(|| {
             let shape = graph.node("Shape", &[&self.ids], &[]);
             let ones = graph.node("Expand", &[&one, &shape], &[]);
             graph.along("Unsqueeze", &ones, -1)
         });
-        let counts = match &self.arrangement {
-            Arrangement::Rows(_) => graph.reduce("ReduceSum", &kept, 1),
+        let totals = match &self.arrangement {
+            Arrangement::Rows(_) => graph.reduce("ReduceSum", &factors, 1),
             Arrangement::Flat { row_of, rows } => {
                 let none = zeros(graph, rows, 1);
-                add_at(graph, &none, row_of, &kept)
+                add_at(graph, &none, row_of, &factors)
             }
         };
-        let counts = graph.node("Max", &[&counts, &one], &[]);
-        graph.node("Div", &[sums, &counts], &[])
+        let totals = if self.weighted {
+            let zero = graph.numbers(&[], &[0.0]);
+            let is_zero = graph.node("Equal", &[&totals, &zero], &[]);
+            graph.node("Where", &[&is_zero, &one, &totals], &[])
+        } else {
+            graph.node("Max", &[&totals, &one], &[])
+        };
+        graph.node("Div", &[sums, &totals], &[])
     }
 }
 

@@ -40,6 +40,7 @@ fn schema() -> Schema {
         hotness,
         pooling: schema::Pooling::Sum,
         vocabulary: VocabularyKind::Identity,
+        weighted: false,
         shares: None,
     };
     let buckets = VocabularyKind::Buckets { of: "price".into(), boundaries: vec![-1.0, 2.5] };
@@ -67,6 +68,7 @@ fn spec(interaction: Interaction, wide: bool) -> ModelSpec {
         column: column.into(),
         table,
         pooling: if table == 0 { Pooling::Sum } else { Pooling::Mean },
+        weighted: false,
     };
     let head =
         |(number, label): (usize, &str)| HeadSpec { label: label.into(), label_number: number, weight: 1.0 };
@@ -442,6 +444,22 @@ fn bags_of_offsets_are_summed_by_row() {
         /tags/Div_1 = Div(/tags/ScatterND_3, /tags/Max_1)
     "#]],
     );
+}
+
+/// The weights of ids are factors of their rows, and a mean is divided by their sum unless that is 0.
+#[test]
+fn rows_are_multiplied_by_the_weights_of_ids() {
+    let mut schema = schema();
+    schema.categorical[2].weighted = true;
+    let mut spec = spec(Interaction::Concat, false);
+    spec.features[2].weighted = true;
+    for (bags, expected) in [(BagLayout::Padded, expect![[r#""#]]), (BagLayout::Offsets, expect![[r#""#]])] {
+        let inputs = OnnxInputs { bags, ..OnnxInputs::default() };
+        let model = described(spec.clone(), &schema, &[OutOfRange::Leave; 4], inputs).unwrap();
+        assert_nodes(&model, "/tags/", &expected);
+        let inputs = model.graph.unwrap().input;
+        assert!(inputs.iter().any(|input| input.name() == "tags.weights"));
+    }
 }
 
 #[test]

@@ -88,7 +88,12 @@ mod tests {
             wide: false,
             top_mlp: top_mlp.to_vec(),
             heads: vec![HeadSpec { label: "label".into(), label_number: 0, weight: 1.0 }],
-            features: vec![FeatureSpec { column: "c".into(), table: 0, pooling: Pooling::Sum }],
+            features: vec![FeatureSpec {
+                column: "c".into(),
+                table: 0,
+                pooling: Pooling::Sum,
+                weighted: false,
+            }],
             tables: vec![TableSpec { name: "t".into(), rows: 3, dim, dtype: Dtype::Fp32 }],
         };
         let fits = |interaction, top_mlp, dim| layers_for_fp8(&spec(interaction, top_mlp, dim));

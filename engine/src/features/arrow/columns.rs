@@ -19,7 +19,7 @@ use arrow_array::{
 };
 use arrow_schema::DataType;
 use arrow_schema::TimeUnit as ArrowUnit;
-use rankine_reader::convert::{TimeUnit, ValueType};
+use rankine_reader::convert::{TimeUnit, ValueType, ValueUse};
 
 use crate::features::{RawColumn, RawColumnError, RawColumnValues};
 
@@ -34,7 +34,8 @@ pub struct ArrowColumn {
 
 impl ArrowColumn {
     /// Makes a column of an array with one entry per row. Lists, and lists of lists, become bags of all their values:
-    /// null ones are empty, and nulls in them are left out. Other nulls are missing numbers, or empty texts.
+    /// null ones are empty. A null number in a list is no category and no weight; null texts in lists are left out.
+    /// Other nulls are missing numbers, or empty texts.
     ///
     /// # Errors
     /// [`RawColumnError::Type`] if values of this type cannot be read; [`RawColumnError::TooManyValues`].
@@ -158,6 +159,8 @@ impl<'a> Lists<'a> {
         let valid = self.range(row).filter(|&at| !self.values.is_null(at));
         match Self::of(self.values) {
             Some(inner) => valid.for_each(|at| inner.append_to(at, kept)),
+            // Weights would belong to other categories if one of them was left out here.
+            None if is_number(self.values.data_type()) => kept.extend(self.range(row)),
             None => kept.extend(valid),
         }
     }
@@ -257,6 +260,14 @@ impl FlatValues {
             }
         };
         Self { array, values: self.values }
+    }
+}
+
+/// Returns whether values are numbers, which may be weights.
+fn is_number(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, values) => is_number(values),
+        other => value_type(other).is_some_and(|values| values.fits(ValueUse::Number)),
     }
 }
 

@@ -26,13 +26,16 @@ struct ColumnIds {
     /// `None`: each row has as many.
     offsets: Option<Vec<u32>>,
     ids: ScalarBuffer<u64>,
+    /// One per id; `None` if the column has no weights.
+    weights: Option<Vec<f32>>,
 }
 
 impl ColumnIds {
     fn lent(&self) -> Ids<'_> {
-        match &self.offsets {
-            Some(offsets) => Ids::Bags { offsets, ids: &self.ids },
-            None => Ids::Fixed(&self.ids),
+        match (&self.offsets, &self.weights) {
+            (Some(offsets), Some(weights)) => Ids::Weighted { offsets, ids: &self.ids, weights },
+            (Some(offsets), None) => Ids::Bags { offsets, ids: &self.ids },
+            (None, _) => Ids::Fixed(&self.ids),
         }
     }
 }
@@ -89,7 +92,9 @@ impl<'a> BatchColumns<'a> {
         let labels = schema.labels.iter().map(|label| &label.name).chain(&schema.weight);
         let features = schema.dense.iter().map(|column| &column.name);
         let features = features.chain(schema.stored_categorical().iter().map(|column| &column.name));
-        let known: Vec<_> = labels.chain(features).map(String::as_str).collect();
+        let weighted = schema.stored_categorical().iter().filter(|column| column.weighted);
+        let weights: Vec<_> = weighted.map(|column| weights_name(&column.name)).collect();
+        let known: Vec<_> = labels.chain(features).chain(&weights).map(String::as_str).collect();
         let found = self.batch.schema();
         check_column_names(&known, found.fields().iter().map(|field| field.name().as_str()))
     }
@@ -101,27 +106,44 @@ impl<'a> BatchColumns<'a> {
 
     /// Returns the number of each row; NaN where it is null.
     fn numbers(&self, name: &str) -> Result<Vec<f32>, RawColumnError> {
-        let array = self.find(name)?;
-        let numbers = Some(array).filter(|array| is_numeric(array)).and_then(FlatValues::of);
-        let FlatValues { array: numbers, values } =
-            numbers.ok_or_else(|| wrong_type(name, array, "numbers"))?;
-        Ok(match numbers.data_type() {
-            DataType::Float64 => {
-                numbers.as_primitive::<Float64Type>().values().iter().map(|&number| number as f32).collect()
-            }
-            DataType::Int64 => {
-                numbers.as_primitive::<Int64Type>().values().iter().map(|&number| number as f32).collect()
-            }
-            _ => {
-                let number =
-                    |exact: Option<i128>| exact.map_or(f32::NAN, |exact| values.number(exact) as f32);
-                numbers.as_primitive::<Decimal128Type>().iter().map(number).collect()
-            }
-        })
+        numbers_of(name, self.find(name)?)
     }
 
-    /// Returns the ids of a column: one or several per row.
+    /// Returns the ids of a column: one or several per row, and their weights if it has some.
     fn ids(&self, column: &Categorical) -> Result<ColumnIds, FeatureError> {
+        let mut ids = self.ids_alone(column)?;
+        if let (true, Some(offsets)) = (column.weighted, &ids.offsets) {
+            ids.weights = Some(self.weights(&column.name, offsets)?);
+        }
+        Ok(ids)
+    }
+
+    /// Returns the weights of the ids of a column, whose rows end at `offsets`.
+    fn weights(&self, of: &str, offsets: &[u32]) -> Result<Vec<f32>, FeatureError> {
+        let name = weights_name(of);
+        let array = self.find(&name)?;
+        let lists = Lists::of(array);
+        let range = |row: usize| match &lists {
+            None => row..row + 1,
+            Some(_) if array.is_null(row) => 0..0,
+            Some(lists) => lists.range(row),
+        };
+        let values = lists.as_ref().map_or(array, |lists| lists.values);
+        let numbers = numbers_of(&name, values)?;
+        let mut weights = Vec::with_capacity(numbers.len());
+        for (row, pair) in offsets.windows(2).enumerate() {
+            let (expected, found) = ((pair[1] - pair[0]) as usize, range(row).len());
+            if found != expected {
+                let (column, of) = (name.clone(), of.to_owned());
+                return Err(RawColumnError::WeightCount { column, row, of, expected, found }.into());
+            }
+            weights.extend_from_slice(&numbers[range(row)]);
+        }
+        Ok(weights)
+    }
+
+    /// Returns the ids of a column without weights.
+    fn ids_alone(&self, column: &Categorical) -> Result<ColumnIds, FeatureError> {
         let (name, array) = (&column.name, self.find(&column.name)?);
         let Some(lists) = Lists::of(array) else {
             let ids = ids_of(name, array, |at| at)?;
@@ -131,7 +153,7 @@ impl<'a> BatchColumns<'a> {
                     Some((0..=u32::try_from(ids.len()).map_err(|_| too_many(name))?).collect())
                 }
             };
-            return Ok(ColumnIds { offsets, ids });
+            return Ok(ColumnIds { offsets, ids, weights: None });
         };
         let first = if array.is_empty() { 0 } else { lists.range(0).start };
         let mut offsets = vec![0];
@@ -146,16 +168,39 @@ impl<'a> BatchColumns<'a> {
         let end = offsets[array.len()] as usize;
         let ids = ids_of(name, &lists.values.slice(first, end), |at| row_of(&offsets, at))?;
         let Hotness::Fixed(count) = column.hotness else {
-            return Ok(ColumnIds { offsets: Some(offsets), ids });
+            return Ok(ColumnIds { offsets: Some(offsets), ids, weights: None });
         };
         match offsets.windows(2).position(|row| row[1] - row[0] != count) {
             Some(row) => {
                 let (column, found) = (name.clone(), (offsets[row + 1] - offsets[row]) as usize);
                 Err(FeatureError::BagSize { column, row, expected: count, found })
             }
-            None => Ok(ColumnIds { offsets: None, ids }),
+            None => Ok(ColumnIds { offsets: None, ids, weights: None }),
         }
     }
+}
+
+/// Returns the name of the column with the weights of the ids of another.
+fn weights_name(column: &str) -> String {
+    format!("{column}.weights")
+}
+
+/// Returns the number of each row; NaN where it is null.
+fn numbers_of(name: &str, array: &ArrayRef) -> Result<Vec<f32>, RawColumnError> {
+    let numbers = Some(array).filter(|array| is_numeric(array)).and_then(FlatValues::of);
+    let FlatValues { array: numbers, values } = numbers.ok_or_else(|| wrong_type(name, array, "numbers"))?;
+    Ok(match numbers.data_type() {
+        DataType::Float64 => {
+            numbers.as_primitive::<Float64Type>().values().iter().map(|&number| number as f32).collect()
+        }
+        DataType::Int64 => {
+            numbers.as_primitive::<Int64Type>().values().iter().map(|&number| number as f32).collect()
+        }
+        _ => {
+            let number = |exact: Option<i128>| exact.map_or(f32::NAN, |exact| values.number(exact) as f32);
+            numbers.as_primitive::<Decimal128Type>().iter().map(number).collect()
+        }
+    })
 }
 
 /// Returns ids of 64 bits in the memory of the array; others are copied. `row_of` is the row that an id is of.

@@ -15,8 +15,8 @@ pub(crate) use mapped::MappedRows;
 /// Raw rows, by columns: those of a record batch, or of arrays.
 ///
 /// Columns are numbers, texts, decimals, dates, times, dictionaries or lists of these, and give the values that columns
-/// of these types give in Parquet. A null is a missing number, or an empty text; in a list, it is left out. Numbers in
-/// fp64, 64-bit integers and texts are not copied.
+/// of these types give in Parquet. A null is a missing number, or an empty text; in a list, it is no category, and a
+/// bad weight. Numbers in fp64, 64-bit integers and texts are not copied.
 #[derive(Debug, Clone)]
 pub struct ArrowRows {
     rows: usize,
@@ -180,14 +180,22 @@ mod tests {
         lists.values().append_value([Some(4)]);
         lists.append(true);
         let lists: ArrayRef = Arc::new(lists.finish());
-        for (first, offsets, values) in [(0, &[0, 3, 3, 4][..], &[1, 2, 3, 4][..]), (1, &[0, 0, 1], &[4])] {
+        // A null number stays: it has no category, and no weight.
+        let rows = |first: usize| {
             let array = lists.slice(first, 3 - first);
-            let rows = ArrowRows::new(array.len(), vec![ArrowColumn::new("x".into(), &array).unwrap()]);
-            rows.unwrap().with_columns(|columns| {
-                let RawColumnValues::Integers(found) = columns[0].values else { panic!("{columns:?}") };
-                assert_eq!((columns[0].offsets, found), (Some(offsets), values));
-            });
-        }
+            ArrowRows::new(array.len(), vec![ArrowColumn::new("x".into(), &array).unwrap()]).unwrap()
+        };
+        rows(0).with_columns(|columns| {
+            let RawColumnValues::Exact(ValueType::Integer, found) = columns[0].values else {
+                panic!("{columns:?}")
+            };
+            let expected = [Some(1), Some(2), None, Some(3), Some(4)];
+            assert_eq!((columns[0].offsets, found), (Some(&[0, 4, 4, 5][..]), &expected[..]));
+        });
+        rows(1).with_columns(|columns| {
+            let RawColumnValues::Integers(found) = columns[0].values else { panic!("{columns:?}") };
+            assert_eq!((columns[0].offsets, found), (Some(&[0, 0, 1][..]), &[4][..]));
+        });
     }
 
     #[test]

@@ -34,8 +34,12 @@ fn spec() -> ModelSpec {
         dim: 4,
         dtype: [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16][number],
     };
-    let feature =
-        |table: usize| FeatureSpec { column: format!("C{}", table + 1), table, pooling: Pooling::Sum };
+    let feature = |table: usize| FeatureSpec {
+        column: format!("C{}", table + 1),
+        table,
+        pooling: Pooling::Sum,
+        weighted: false,
+    };
     ModelSpec {
         dense_columns: 3,
         bottom_mlp: vec![6, 4],

@@ -30,8 +30,12 @@ mod tests {
     #[test]
     fn rows_count_once_per_table_and_look_ups_each_time() {
         let table = |name: &str| TableSpec { name: name.into(), rows: 10, dim: 4, dtype: Dtype::Fp32 };
-        let feature =
-            |column: &str, table| FeatureSpec { column: column.into(), table, pooling: Pooling::Sum };
+        let feature = |column: &str, table| FeatureSpec {
+            column: column.into(),
+            table,
+            pooling: Pooling::Sum,
+            weighted: false,
+        };
         let spec = ModelSpec {
             dense_columns: 0,
             bottom_mlp: Vec::new(),
@@ -42,7 +46,11 @@ mod tests {
             tables: vec![table("shared"), table("own"), table("unused")],
             features: vec![feature("a", 0), feature("b", 1), feature("c", 0)],
         };
-        let bags = |ids: &[u64]| Bags { offsets: vec![0, 1, ids.len() as u32], ids: ids.to_vec() };
+        let bags = |ids: &[u64]| Bags {
+            offsets: vec![0, 1, ids.len() as u32],
+            ids: ids.to_vec(),
+            weights: Vec::new(),
+        };
         let categorical = vec![bags(&[3, 3, 5]), bags(&[3, 3]), bags(&[5, 7])];
         let samples = Samples { len: 2, categorical, ..Samples::default() };
         let counted = |table: &str, look_ups, distinct_rows| LookUpCount {

@@ -246,7 +246,12 @@ mod tests {
             top_mlp: vec![8],
             heads: vec![HeadSpec { label: "label".into(), label_number: 0, weight: 1.0 }],
             tables: vec![table("a", 3)],
-            features: vec![FeatureSpec { column: "a".into(), table: 0, pooling: Pooling::Sum }],
+            features: vec![FeatureSpec {
+                column: "a".into(),
+                table: 0,
+                pooling: Pooling::Sum,
+                weighted: false,
+            }],
         };
         let model = Model::sgd(spec, 0.5);
         TrainingIdentity {

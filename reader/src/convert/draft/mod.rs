@@ -158,8 +158,11 @@ fn csv_sample(files: Vec<Source>, options: &DraftOptions<'_>) -> Result<Sample> 
 fn parquet_sample(files: Vec<Source>, options: &DraftOptions<'_>) -> Result<Sample> {
     let columns = crate::convert::formats::parquet::column_types(&files[0])?;
     let lists = columns.iter().filter(|column| column.values == RawType::List);
-    let categorical =
-        lists.map(|column| crate::convert::CategorySource { column: column.name.clone(), separator: None });
+    let categorical = lists.map(|column| crate::convert::CategorySource {
+        column: column.name.clone(),
+        separator: None,
+        weights: None,
+    });
     let sources = ColumnSources { categorical: categorical.collect(), ..ColumnSources::default() };
     sample(files, RowFormat::Parquet(sources), columns, options.rows)
 }
@@ -236,6 +239,7 @@ fn list(name: &str) -> Categorical {
         hotness: Hotness::Ragged { max: BAG_MAX },
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Exact { min_count: 1 },
+        weighted: false,
         shares: None,
     }
 }

@@ -217,7 +217,11 @@ impl LineParser for CriteoParser {
                 Some(CategoryRule::Row { rows }) => format!("{shown} is not a row number below {rows}"),
                 _ => format!("{shown} is not a row number"),
             },
-            BadReason::Quote | BadReason::Weight | BadReason::Bag => {
+            BadReason::Quote
+            | BadReason::Weight
+            | BadReason::Bag
+            | BadReason::BagWeight
+            | BadReason::WeightCount => {
                 unreachable!("Criteo's rows have no quotes, weights or bags")
             }
             BadReason::Split => unreachable!("the source describes it"),

@@ -14,8 +14,9 @@ use crate::convert::rows::fault::{BadReason, Fault};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::source::{NamedTarget, RequiredColumns};
 use crate::convert::rows::{RawRows, RawValues};
+use crate::convert::text::fields::{FieldRules, Fields, Plain};
 use crate::convert::text::lines::{Limits, LineRules, Source};
-use crate::convert::text::quoting::{Quoting, closing_quote};
+use crate::convert::text::quoting::Quoting;
 use crate::convert::text::{LineParser, TextSource};
 use crate::origin::{ColumnSources, CsvFormat, LabelRule};
 use crate::schema::{Hotness, Schema, VocabularyKind};
@@ -29,6 +30,8 @@ struct CsvParser {
     line_bytes_max: usize,
     /// The targets of each field; a field may be used more than once.
     targets: Vec<Vec<Target>>,
+    /// The categorical columns with weights, and the fields of these.
+    weighted: Vec<WeightedColumn>,
     /// The numbers of the labels that the file lacks.
     labels_absent: Vec<usize>,
     /// Whether the schema has a weight but the file does not.
@@ -37,19 +40,42 @@ struct CsvParser {
 
 #[derive(Debug)]
 enum Target {
-    Label { number: usize, rule: LabelRule, may_be_missing: bool },
+    Label {
+        number: usize,
+        rule: LabelRule,
+        may_be_missing: bool,
+    },
     Weight,
-    Dense { number: usize, largest: f64 },
-    Keys { number: usize, separator: Option<Finder<'static>> },
-    Rows { number: usize, rows: u64, separator: Option<Finder<'static>> },
+    Dense {
+        number: usize,
+        largest: f64,
+    },
+    Keys {
+        number: usize,
+        separator: Option<Finder<'static>>,
+    },
+    Rows {
+        number: usize,
+        rows: u64,
+        separator: Option<Finder<'static>>,
+    },
+    /// The weights of a column's categories.
+    Weights {
+        number: usize,
+        separator: Finder<'static>,
+    },
 }
 
-/// How a line is divided into fields.
-#[derive(Debug, Clone, Copy)]
-struct FieldRules {
-    delimiter: u8,
-    quote: bool,
-    trim: bool,
+/// A categorical column with weights.
+#[derive(Debug)]
+struct WeightedColumn {
+    number: usize,
+    name: String,
+    /// The field of its weights.
+    field: usize,
+    /// The field of its categories.
+    of: usize,
+    separator: Finder<'static>,
 }
 
 /// A column that a file lacks.
@@ -140,7 +166,7 @@ fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
             &source.separator,
             column.hotness,
         ) {
-            (None, hotness) => hotness == Hotness::Fixed(1),
+            (None, hotness) => hotness == Hotness::Fixed(1) && source.weights.is_none(),
             (Some(separator), Hotness::Ragged { .. }) => !separator.is_empty(),
             (Some(_), Hotness::Fixed(_)) => false,
         };
@@ -262,19 +288,27 @@ impl CsvParser {
             let largest = named.largest_number(number);
             targets[feature(column)?].push(Target::Dense { number, largest });
         }
+        let mut weighted = Vec::new();
         for (number, source) in format.sources.categorical.iter().enumerate() {
             let (column, separator) = (&schema.categorical[number], source.separator.as_ref());
             let separator = separator.map(|separator| Finder::new(separator).into_owned());
+            let of = feature(&source.column)?;
+            if let (Some(weights), Some(separator)) = (&source.weights, &separator) {
+                let field = feature(weights)?;
+                let (name, separator) = (column.name.clone(), separator.clone());
+                targets[field].push(Target::Weights { number, separator: separator.clone() });
+                weighted.push(WeightedColumn { number, name, field, of, separator });
+            }
             let target = match column.vocabulary {
                 VocabularyKind::Exact { .. } | VocabularyKind::Hash => Target::Keys { number, separator },
                 VocabularyKind::Identity | VocabularyKind::Buckets { .. } => {
                     Target::Rows { number, rows: column.rows, separator }
                 }
             };
-            targets[feature(&source.column)?].push(target);
+            targets[of].push(target);
         }
         let line_bytes_max = limits.line_bytes_max;
-        Ok(Self { names, fields, line_bytes_max, targets, labels_absent, weight_absent })
+        Ok(Self { names, fields, line_bytes_max, targets, weighted, labels_absent, weight_absent })
     }
 
     /// Appends a row, or the part before its first fault.
@@ -300,7 +334,10 @@ impl CsvParser {
             }
         }
         match fields.next() {
-            None => Ok(()),
+            None => match self.weighted.iter().find(|of| !rows.categories[of.number].is_weighted()) {
+                None => Ok(()),
+                Some(of) => fault(BadReason::WeightCount, Some(of.field as u32)),
+            },
             Some(_) if self.fields.all(line).is_none() => fault(BadReason::Quote, None),
             Some(_) => fault(BadReason::FieldCount, None),
         }
@@ -362,8 +399,50 @@ impl CsvParser {
                     }
                 }
             }
+            Target::Weights { number, separator } => {
+                let weights = &mut rows.categories[*number].weights;
+                self.each_category(field, separator, |weight| {
+                    let weight = number::parse(weight).and_then(number::weight);
+                    weights.push(weight.ok_or(BadReason::BagWeight)?);
+                    Ok(())
+                })?;
+            }
         }
         Ok(())
+    }
+
+    /// Returns the first part of a field that is not a weight.
+    fn wrong_weight(&self, field: Option<u32>, fields: &[Cow<'_, [u8]>]) -> Option<String> {
+        let field = field? as usize;
+        self.weighted.iter().filter(|column| column.field == field).find_map(|column| {
+            let mut wrong = None;
+            // It ends at a wrong weight.
+            let _ = self.each_category(fields.get(field)?, &column.separator, |weight| {
+                let is_weight = number::parse(weight).and_then(number::weight).is_some();
+                wrong = (!is_weight).then(|| excerpt(weight));
+                if is_weight { Ok(()) } else { Err(BadReason::BagWeight) }
+            });
+            wrong
+        })
+    }
+
+    /// Describes a row with another number of weights, which are in `field`, than of categories.
+    fn describe_weight_count(&self, field: Option<u32>, fields: &[Cow<'_, [u8]>]) -> String {
+        let count = |field: usize, separator| {
+            let mut count = 0;
+            // A row with too many has another fault.
+            let _ = self.each_category(fields.get(field).map_or(b"", |text| text), separator, |_| {
+                count += 1;
+                Ok(())
+            });
+            count
+        };
+        let of_field = self.weighted.iter().filter(|column| Some(column.field as u32) == field);
+        let mut counted = of_field.map(|WeightedColumn { name, field, of, separator, .. }| {
+            (name, (count(*field, separator), count(*of, separator)))
+        });
+        let differs = counted.find(|(_, (weights, categories))| weights != categories);
+        differs.map_or_else(String::new, |(name, counts)| number::weight_count(counts, name))
     }
 
     /// Calls `take` with each category of a field.
@@ -477,167 +556,12 @@ impl LineParser for CsvParser {
             }
             BadReason::Bag => format!("more than {BAG_MAX} categories in {shown}"),
             BadReason::Category => format!("{shown} is not a category"),
+            BadReason::BagWeight => {
+                let wrong = self.wrong_weight(fault.field, &fields);
+                format!("{} is not {}", wrong.unwrap_or(shown), number::WEIGHT)
+            }
+            BadReason::WeightCount => self.describe_weight_count(fault.field, &fields),
             BadReason::Split => unreachable!("the source describes it"),
-        }
-    }
-}
-
-impl FieldRules {
-    /// Returns whether a line is split at every delimiter without trimming its fields.
-    fn is_plain(self, line: &[u8]) -> bool {
-        !(self.trim || self.quote && memchr::memchr(b'"', line).is_some())
-    }
-
-    /// Returns all fields of a line; `None` if a quoted one is not closed or has text after its closing quote.
-    fn all(self, line: &[u8]) -> Option<Vec<Cow<'_, [u8]>>> {
-        Fields::new(line, self).collect()
-    }
-}
-
-/// The fields of any line. `None` is a field that is not closed or has text after its closing quote; it is the last.
-struct Fields<'l> {
-    /// The rest of the line; `None` after the last field.
-    rest: Option<&'l [u8]>,
-    rules: FieldRules,
-}
-
-impl<'l> Fields<'l> {
-    fn new(line: &'l [u8], rules: FieldRules) -> Self {
-        Self { rest: Some(line), rules }
-    }
-}
-
-impl<'l> Iterator for Fields<'l> {
-    type Item = Option<Cow<'l, [u8]>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let rest = self.rest.take()?;
-        let FieldRules { delimiter, quote, trim } = self.rules;
-        let blank = |byte: u8| (byte == b' ' || byte == b'\t') && byte != delimiter;
-        let start = match trim {
-            true => rest.iter().position(|&byte| !blank(byte)).unwrap_or(rest.len()),
-            false => 0,
-        };
-        if quote && rest.get(start) == Some(&b'"') {
-            let Some(closing) = closing_quote(rest, start + 1) else { return Some(None) };
-            let after = &rest[closing + 1..];
-            let blanks = match trim {
-                true => after.iter().position(|&byte| !blank(byte)).unwrap_or(after.len()),
-                false => 0,
-            };
-            match after.get(blanks) {
-                None => {}
-                Some(&byte) if byte == delimiter => self.rest = Some(&after[blanks + 1..]),
-                Some(_) => return Some(None),
-            }
-            return Some(Some(without_doubled_quotes(&rest[start + 1..closing])));
-        }
-        let end = memchr::memchr(delimiter, rest);
-        self.rest = end.map(|end| &rest[end + 1..]);
-        let mut field = &rest[start.min(end.unwrap_or(rest.len()))..end.unwrap_or(rest.len())];
-        while let ([kept @ .., last], true) = (field, trim) {
-            if !blank(*last) {
-                break;
-            }
-            field = kept;
-        }
-        Some(Some(Cow::Borrowed(field)))
-    }
-}
-
-fn without_doubled_quotes(text: &[u8]) -> Cow<'_, [u8]> {
-    if memchr::memchr(b'"', text).is_none() {
-        return Cow::Borrowed(text);
-    }
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = memchr::memchr(b'"', rest) {
-        out.extend_from_slice(&rest[..=at]);
-        // The second quote of the pair.
-        rest = rest.get(at + 2..).unwrap_or_default();
-    }
-    out.extend_from_slice(rest);
-    Cow::Owned(out)
-}
-
-/// The fields of a line that is split at every delimiter. Delimiters are found eight bytes at a time: most fields of
-/// click logs are that short.
-struct Plain<'l> {
-    line: &'l [u8],
-    /// The start of the next field; past the end of the line after the last field.
-    start: usize,
-    /// The start of the current word.
-    word_at: usize,
-    /// The top bit of each byte of the word that is a delimiter and was not returned yet.
-    found: u64,
-    pattern: u64,
-}
-
-const LOW_BITS: u64 = u64::from_ne_bytes([0x7f; 8]);
-
-impl<'l> Plain<'l> {
-    fn new(line: &'l [u8], delimiter: u8) -> Self {
-        let pattern = u64::from_ne_bytes([delimiter; 8]);
-        let mut plain = Self { line, start: 0, word_at: 0, found: 0, pattern };
-        plain.look();
-        plain
-    }
-
-    /// Loads the word at `word_at` and finds its delimiters.
-    #[inline]
-    fn look(&mut self) {
-        let rest = self.line.get(self.word_at..).unwrap_or_default();
-        let word = match rest.first_chunk::<8>() {
-            Some(word) => u64::from_le_bytes(*word),
-            None => {
-                // The bytes that pad the line's end are not delimiters.
-                let mut word = (!self.pattern).to_le_bytes();
-                word[..rest.len()].copy_from_slice(rest);
-                u64::from_le_bytes(word)
-            }
-        };
-        // A byte of `differs` is 0 at a delimiter. Adding 127 to its low bits carries into its top bit for any other
-        // value, and never beyond.
-        let differs = word ^ self.pattern;
-        self.found = !(((differs & LOW_BITS) + LOW_BITS) | differs | LOW_BITS);
-    }
-}
-
-impl<'l> Iterator for Plain<'l> {
-    type Item = &'l [u8];
-
-    #[inline]
-    fn next(&mut self) -> Option<&'l [u8]> {
-        while self.found == 0 {
-            self.word_at += 8;
-            if self.word_at >= self.line.len() {
-                let last = self.line.get(self.start..);
-                self.start = self.line.len() + 1;
-                return last;
-            }
-            self.look();
-        }
-        let end = self.word_at + (self.found.trailing_zeros() / 8) as usize;
-        self.found &= self.found - 1;
-        let field = &self.line[self.start..end];
-        self.start = end + 1;
-        Some(field)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn plain_fields_are_the_text_between_delimiters(
-            line in prop::collection::vec(prop::sample::select(&b",,ab\x2b\x2d\xac\xff\0"[..]), 0..60),
-            delimiter in prop::sample::select(&b",\0a"[..]),
-        ) {
-            let fields: Vec<_> = Plain::new(&line, delimiter).collect();
-            prop_assert_eq!(fields, line.split(|&byte| byte == delimiter).collect::<Vec<_>>());
         }
     }
 }

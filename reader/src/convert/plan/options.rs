@@ -224,6 +224,7 @@ impl CriteoColumns {
                 hotness: Hotness::Fixed(1),
                 pooling: Pooling::Sum,
                 vocabulary,
+                weighted: false,
                 shares: None,
             }
         };

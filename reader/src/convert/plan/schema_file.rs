@@ -170,6 +170,8 @@ struct CategoricalEntry {
     /// The text between categories; without it, a field is one category.
     #[cfg_attr(test, schemars(length(min = 1)))]
     separator: Option<String>,
+    /// The raw column with a weight for each category, divided as the categories are: by `separator`, or as a list.
+    weights: Option<String>,
     /// How the rows of a bag become one vector, by default their sum.
     pooling: Option<Pooling>,
 }
@@ -368,10 +370,13 @@ impl SchemaFile {
         let name = self.name(&section, entry.name, &entry.column)?;
         let vocabulary = entry.vocabulary.unwrap_or(VocabularyEntry::Exact { min_count: None });
         let Vocabulary { rows, kind, shares } = self.vocabulary(&section, vocabulary)?;
-        let separator = entry.separator;
+        let CategoricalEntry { column, separator, weights, .. } = entry;
         if separator.as_ref().is_some_and(String::is_empty) {
             let message = "separator must not be empty: write a character, or remove separator";
             return Err(Conflict::new(format!("{section}.separator"), message));
+        }
+        if let Some(weights) = &weights {
+            self.columns.entry(weights.clone()).or_insert_with(|| format!("{section}.weights"));
         }
         self.numbers.insert(name.clone(), number);
         self.draft.categorical.push(Categorical {
@@ -382,10 +387,11 @@ impl SchemaFile {
                 None => Hotness::Fixed(1),
             },
             pooling: entry.pooling.unwrap_or(Pooling::Sum),
+            weighted: weights.is_some(),
             vocabulary: kind,
             shares,
         });
-        self.sources.categorical.push(CategorySource { column: entry.column, separator });
+        self.sources.categorical.push(CategorySource { column, separator, weights });
         Ok(())
     }
 
@@ -433,7 +439,10 @@ impl SchemaFile {
     }
 
     /// Returns the plan for CSV. Exact columns without a minimum count use `min_count`.
-    pub(crate) fn csv_plan(&self, min_count: u64, dense_dtype: DenseDtype) -> Plan {
+    ///
+    /// # Errors
+    /// [`Error::Document`] for weights of a column that has no bags.
+    pub(crate) fn csv_plan(&self, min_count: u64, dense_dtype: DenseDtype) -> Result<Plan> {
         let csv = self.csv.clone().unwrap_or_default();
         let delimiter = csv.delimiter.and_then(|text| text.chars().next());
         let format = RowFormat::Csv(CsvFormat {
@@ -443,11 +452,25 @@ impl SchemaFile {
             columns: csv.columns,
             sources: self.sources.clone(),
         });
-        Plan {
-            draft: self.draft(min_count, dense_dtype),
-            standardized: self.standardized.clone(),
-            format,
-            learning: Learning::All,
+        let draft = self.draft(min_count, dense_dtype);
+        self.check_weights(&draft, "add separator = \"...\"")?;
+        Ok(Plan { draft, standardized: self.standardized.clone(), format, learning: Learning::All })
+    }
+
+    /// Checks that columns with weights have bags; `instead` is how they get some.
+    fn check_weights(&self, draft: &Schema, instead: &str) -> Result<()> {
+        let mut columns = draft.categorical.iter().enumerate();
+        match columns.find(|(_, column)| column.weighted && !column.hotness.varies()) {
+            None => Ok(()),
+            Some((number, column)) => {
+                let message = format!(
+                    "weights are for the categories of a bag, but column {:?} has one category per row: {instead}, or \
+                     remove weights",
+                    column.name
+                );
+                let key = format!("categorical.{number}.weights");
+                Err(self.document.problem(&Conflict::new(key, message)).into())
+            }
         }
     }
 
@@ -477,6 +500,7 @@ impl SchemaFile {
         for (column, _) in draft.categorical.iter_mut().zip(lists).filter(|(_, list)| **list) {
             column.hotness = Hotness::Ragged { max: BAG_MAX };
         }
+        self.check_weights(&draft, "write it as a list, or add separator = \"...\"")?;
         let format = RowFormat::Parquet(self.sources.clone());
         Ok(Plan { draft, standardized: self.standardized.clone(), format, learning: Learning::All })
     }

@@ -24,6 +24,10 @@ pub enum BadReason {
     RowNumber,
     /// A bag has more than [`crate::convert::BAG_MAX`] categories.
     Bag,
+    /// The weight of a category is negative, not finite or not a number.
+    BagWeight,
+    /// A bag has more or fewer weights than categories.
+    WeightCount,
     /// Its value cannot be compared with the value of the split.
     Split,
 }

@@ -34,6 +34,8 @@ pub(crate) struct RawCategories {
     pub(crate) values: RawValues,
     /// How many of them belong to each row.
     pub(crate) bags: RawBags,
+    /// The weight of each category: finite and not negative. Empty if the column has no weights.
+    pub(crate) weights: Vec<f32>,
 }
 
 /// The number of categories in each row of a column.
@@ -80,6 +82,7 @@ impl RawRows {
                 Hotness::Fixed(count) => RawBags::Fixed(count),
                 Hotness::Ragged { .. } => RawBags::Ends(Vec::new()),
             },
+            weights: Vec::new(),
         };
         Self {
             len: 0,
@@ -113,6 +116,7 @@ impl RawRows {
         debug_assert!(self.weights.is_empty() || self.weights.len() == self.len);
         debug_assert!(self.dense.iter().all(|values| values.len() == self.len));
         debug_assert!(self.categories.iter().all(|column| column.values.len() == column.end_of(self.len)));
+        debug_assert!(self.categories.iter().all(|column| column.weights.is_empty() || column.is_weighted()));
     }
 
     /// Removes what was appended after the first `rows` rows, including parts of a row.
@@ -124,6 +128,7 @@ impl RawRows {
         for column in &mut self.categories {
             let end = column.end_of(rows);
             column.values.truncate(end);
+            column.weights.truncate(end);
             if let RawBags::Ends(ends) = &mut column.bags {
                 ends.truncate(rows);
             }
@@ -146,6 +151,12 @@ impl RawCategories {
         if let RawBags::Ends(ends) = &mut self.bags {
             ends.push(u32::try_from(self.values.len()).expect("a chunk has fewer than 2^32 categories"));
         }
+    }
+
+    /// Returns whether each category appended so far has a weight.
+    #[inline]
+    pub(crate) fn is_weighted(&self) -> bool {
+        self.weights.len() == self.values.len()
     }
 
     /// Returns the maximum number of categories in a row.

@@ -515,7 +515,7 @@ fn a_schema_file_becomes_a_plan() {
         [[categorical]]\ncolumn = \"c\"\n[[categorical]]\ncolumn = \"d\"\n\
         vocabulary = { kind = \"shared\", with = \"c\" }\n\
         [[categorical]]\ncolumn = \"e\"\nvocabulary = { kind = \"exact\", min_count = 3 }";
-    let plan = SchemaFile::parse("s.toml", text).unwrap().csv_plan(7, DenseDtype::F16);
+    let plan = SchemaFile::parse("s.toml", text).unwrap().csv_plan(7, DenseDtype::F16).unwrap();
     assert_eq!(plan.draft.dense[0].transform.function, DenseFunction::MlperfLog);
     assert_eq!(plan.draft.dense[1].transform.function, DenseFunction::None);
     assert_eq!((&plan.standardized[..], plan.draft.dense_dtype), (&[true, false][..], DenseDtype::F16));

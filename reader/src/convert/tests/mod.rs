@@ -9,6 +9,7 @@ mod partial;
 mod raw_columns;
 mod results;
 pub(crate) mod speed;
+mod weights;
 
 pub(crate) use folder::*;
 

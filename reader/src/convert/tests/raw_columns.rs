@@ -19,7 +19,7 @@ struct Model {
 
 impl Model {
     fn csv(schema: &str) -> Self {
-        let plan = SchemaFile::parse("s.toml", schema).unwrap().csv_plan(1, DenseDtype::F32);
+        let plan = SchemaFile::parse("s.toml", schema).unwrap().csv_plan(1, DenseDtype::F32).unwrap();
         Self { schema: plan.draft, format: plan.format }
     }
 

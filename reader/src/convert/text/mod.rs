@@ -2,6 +2,7 @@
 
 pub(crate) mod compressed;
 pub(crate) mod divide;
+pub(crate) mod fields;
 pub(crate) mod lines;
 pub(crate) mod local_file;
 pub(crate) mod quoting;

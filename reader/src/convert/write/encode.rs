@@ -146,28 +146,28 @@ impl Encoder {
         self.categories.into_iter().map(own).collect()
     }
 
-    /// Counts the categories of raw rows that the vocabularies do not list. `samples` must be exactly what
-    /// [`Encoder::encode`] returned for these rows.
-    pub(crate) fn count_unknown(&self, rows: &RawRows, samples: &Samples, counter: &UnknownCounter) {
-        let columns = rows.categories.iter().zip(&samples.categorical).enumerate();
-        for (number, (raw, bags)) in columns {
-            if let (Some(_), RawValues::Keys(keys)) = (self.vocabulary(number), &raw.values) {
-                counter.add(number, keys, &bags.ids);
-            }
-        }
-    }
-
     /// Appends the samples of raw rows as a dataset would store them: numbers have its precision, and those of columns
     /// of buckets have their ids.
     pub fn encode_as_stored(&self, rows: &RawRows, out: &mut Samples) {
+        self.encode_as_stored_and_count(rows, out, None);
+    }
+
+    /// Like [`Encoder::encode_as_stored`], and counts the categories that the vocabularies do not list.
+    pub(crate) fn encode_as_stored_and_count(
+        &self,
+        rows: &RawRows,
+        out: &mut Samples,
+        unknown: Option<&UnknownCounter>,
+    ) {
         let before = out.dense.len();
-        self.encode(rows, out);
+        self.encode(rows, out, unknown);
         self.schema.dense_dtype.round(&mut out.dense[before..]);
         append_ids(&self.schema, out);
     }
 
-    /// Appends the samples of raw rows, which must have the same schema; columns of buckets remain as they are.
-    pub fn encode(&self, rows: &RawRows, out: &mut Samples) {
+    /// Appends the samples of raw rows, which must have the same schema, without categories whose weight is 0; columns
+    /// of buckets remain as they are. Counts the categories that the vocabularies do not list.
+    pub(crate) fn encode(&self, rows: &RawRows, out: &mut Samples, unknown: Option<&UnknownCounter>) {
         if rows.is_empty() {
             return;
         }
@@ -216,7 +216,16 @@ impl Encoder {
                     unreachable!("identity columns are read as row numbers")
                 }
             }
+            if let (Some(unknown), Some(_), RawValues::Keys(keys)) =
+                (unknown, self.vocabulary(number), &raw.values)
+            {
+                unknown.add(number, keys, &bags.ids[before..]);
+            }
             close_bags(&raw.bags, rows.len(), bags, before);
+            if self.schema.categorical[number].weighted {
+                bags.weights.extend_from_slice(&raw.weights);
+                bags.remove_zero_weights(first);
+            }
         }
     }
 }
@@ -269,8 +278,8 @@ mod tests {
         }
         parser.push(line.as_bytes(), &mut rows).unwrap();
         let mut samples = Samples::new(&schema);
-        encoder.encode(&rows, &mut samples);
-        encoder.encode(&rows, &mut samples);
+        encoder.encode(&rows, &mut samples, None);
+        encoder.encode(&rows, &mut samples, None);
         assert_eq!((samples.len, &samples.labels[0][..]), (2, &[1.0, 1.0][..]));
         let expected = |number: usize, raw| schema.dense[number].transform.apply(raw);
         assert_eq!(samples.dense[13], expected(0, Some(-100.0)));

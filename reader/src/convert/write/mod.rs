@@ -116,8 +116,7 @@ fn encode_chunks<S: RowSource>(
     let encode = |rows: &RawRows, unknown: &UnknownCounter| {
         let mut samples = Pool::take(&spare).unwrap_or_else(|| Samples::new(schema));
         samples.clear();
-        encoder.encode(rows, &mut samples);
-        encoder.count_unknown(rows, &samples, unknown);
+        encoder.encode(rows, &mut samples, Some(unknown));
         Arc::new(Pooled::new(samples, &spare))
     };
     let work = |chunk: S::Chunk| {

@@ -241,7 +241,7 @@ impl InputSlot {
                 }
             };
             let ids = &words[layout.ids + ids.ids_begin(column)..][..offsets[len] as usize];
-            Bags { ids: ids.iter().map(|&id| u64::from(id)).collect(), offsets }
+            Bags { ids: ids.iter().map(|&id| u64::from(id)).collect(), offsets, weights: Vec::new() }
         };
         Ok(Samples {
             len,

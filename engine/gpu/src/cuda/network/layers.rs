@@ -150,7 +150,12 @@ mod tests {
                 .map(|label| HeadSpec { label: label.into(), label_number: 0, weight: 1.0 })
                 .into(),
             features: (tables.clone())
-                .map(|(table, _)| FeatureSpec { column: format!("c{table}"), table, pooling: Pooling::Sum })
+                .map(|(table, _)| FeatureSpec {
+                    column: format!("c{table}"),
+                    table,
+                    pooling: Pooling::Sum,
+                    weighted: false,
+                })
                 .collect(),
             tables: tables
                 .map(|(table, &dim)| TableSpec {

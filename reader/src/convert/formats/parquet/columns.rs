@@ -23,6 +23,8 @@ pub(super) struct Leaf {
     pub(super) unsigned: bool,
     /// The definition level of a non-null value.
     pub(super) defined: i16,
+    /// Whether values of a list may be null.
+    pub(super) nulls_in_list: bool,
 }
 
 impl Leaf {
@@ -36,7 +38,8 @@ impl Leaf {
                     | ConvertedType::UINT_64
             );
         let (list, defined) = (leaf.max_rep_level() > 0, leaf.max_def_level());
-        Self { index, name: name.to_owned(), list, values, unsigned, defined }
+        let nulls_in_list = list && leaf.self_type().is_optional();
+        Self { index, name: name.to_owned(), list, values, unsigned, defined, nulls_in_list }
     }
 }
 

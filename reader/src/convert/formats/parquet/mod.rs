@@ -35,6 +35,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod values;
+mod wrong_weights;
 
 pub use tables::{TableColumn, TableRows, TableValues, Tables};
 
@@ -63,6 +64,8 @@ struct ParquetFile {
     rows: u64,
     leaves: Vec<Leaf>,
     actions: Vec<Action>,
+    /// The categorical columns with weights.
+    weighted: Vec<WeightedColumn>,
     /// The numbers of the leaves whose texts are kept.
     kept: Vec<usize>,
     /// The number of the leaf that rows are split by, if there is one.
@@ -80,12 +83,40 @@ struct Action {
     target: Target,
 }
 
+/// A categorical column with weights.
+#[derive(Debug)]
+struct WeightedColumn {
+    number: usize,
+    name: String,
+    /// The leaf of its weights.
+    leaf: usize,
+    /// The leaf of its categories.
+    of: usize,
+}
+
 #[derive(Debug)]
 enum Target {
-    Label { number: usize, rule: LabelRule, may_be_missing: bool },
+    Label {
+        number: usize,
+        rule: LabelRule,
+        may_be_missing: bool,
+    },
     Weight,
-    Dense { number: usize, largest: f64 },
-    Category { number: usize, separator: Option<String>, bag: bool, rows: Option<u64> },
+    Dense {
+        number: usize,
+        largest: f64,
+    },
+    Category {
+        number: usize,
+        separator: Option<String>,
+        bag: bool,
+        rows: Option<u64>,
+    },
+    /// The weights of a column's categories.
+    Weights {
+        number: usize,
+        separator: Option<String>,
+    },
 }
 
 /// Some rows of one file.
@@ -127,14 +158,8 @@ pub(crate) fn parquet_source(
             }
             Ok(Some((number, leaf)))
         };
-        // The path of a list has further parts after its name.
-        let used = |path: &str| {
-            let rest =
-                |column| path.strip_prefix(column).map(|rest: &str| rest.is_empty() || rest.starts_with('.'));
-            sources.columns().any(|column| rest(column) == Some(true))
-        };
-        let lacks = |column: &str| refuse(column, columns.lacks(column, used));
-        let mut actions = Vec::new();
+        let lacks = |column: &str| refuse(column, columns.lacks(column, |path| is_used(sources, path)));
+        let (mut actions, mut weighted) = (Vec::new(), Vec::new());
         let (mut labels_absent, mut weight_absent) = (Vec::new(), false);
         for (number, label) in sources.labels.iter().enumerate() {
             let may_be_missing = label.mask_missing || needed == RequiredColumns::Features;
@@ -165,17 +190,23 @@ pub(crate) fn parquet_source(
             let bag = matches!(column.hotness, Hotness::Ragged { .. });
             let may_be_list = if bag { Bag::Allowed } else { Bag::NotInFirstFile };
             let found = leaf(&from.column, ValueUse::Category, may_be_list)?;
-            let (leaf, found) = found.ok_or_else(|| lacks(&from.column))?;
+            let (of, found) = found.ok_or_else(|| lacks(&from.column))?;
             if found.list && from.separator.is_some() {
                 let why = "the column is already a list: remove its separator".to_owned();
                 return Err(refuse(&from.column, why));
             }
             let rows = (column.vocabulary == VocabularyKind::Identity).then_some(column.rows);
             let target = Target::Category { number, separator: from.separator.clone(), bag, rows };
+            actions.push(Action { leaf: of, target });
+            let Some(weights) = &from.weights else { continue };
+            let (wanted, may_be_list) = values_of_weights(from.separator.is_some());
+            let (leaf, _) = leaf(weights, wanted, may_be_list)?.ok_or_else(|| lacks(weights))?;
+            let target = Target::Weights { number, separator: from.separator.clone() };
             actions.push(Action { leaf, target });
+            weighted.push(WeightedColumn { number, name: column.name.clone(), leaf, of });
         }
         let (kept, split, source) = (Vec::new(), None, Arc::new(source));
-        Ok(ParquetFile { rows, leaves, actions, kept, split, labels_absent, weight_absent, source })
+        Ok(ParquetFile { rows, leaves, actions, weighted, kept, split, labels_absent, weight_absent, source })
     };
     let files = files.into_iter().map(open).collect::<Result<_>>()?;
     Ok(ParquetSource { files, split: None, threads })
@@ -189,6 +220,20 @@ fn schema_of(source: &Source) -> Result<(SchemaDescPtr, u64)> {
     let file = OpenFile::new(source)?;
     let metadata = file.metadata.file_metadata();
     Ok((metadata.schema_descr_ptr(), u64::try_from(metadata.num_rows()).unwrap_or(0)))
+}
+
+/// Returns whether a path within a file is a column that is read: a list's has further parts after its name.
+fn is_used(sources: &ColumnSources, path: &str) -> bool {
+    let rest = |column| path.strip_prefix(column).map(|rest: &str| rest.is_empty() || rest.starts_with('.'));
+    sources.columns().any(|column| rest(column) == Some(true))
+}
+
+/// Returns which values a column of weights has: texts to divide, or lists of numbers.
+fn values_of_weights(has_separator: bool) -> (ValueUse, Bag) {
+    match has_separator {
+        true => (ValueUse::Text, Bag::Never),
+        false => (ValueUse::Number, Bag::Allowed),
+    }
 }
 
 /// Returns for each of some raw columns whether it is a list in a file.
@@ -258,6 +303,45 @@ impl ParquetFile {
         Ok(())
     }
 
+    /// Describes a row with another number of weights, which are in a leaf, than of categories.
+    fn describe_weight_count(&self, chunk: &ParquetChunk, row: usize, leaf: Option<usize>) -> String {
+        let values = |leaf: usize| &chunk.decoded.columns[leaf];
+        let separator = |number: usize| {
+            self.actions.iter().find_map(|action| match &action.target {
+                Target::Weights { number: own, separator } if *own == number => separator.as_deref(),
+                _ => None,
+            })
+        };
+        let count = |leaf: usize, separator: Option<&str>| {
+            let Some(separator) = separator else { return values(leaf).of_row(row).len() };
+            let mut count = 0;
+            for at in values(leaf).of_row(row) {
+                let counted = values(leaf).get(at).with_text(&mut Vec::new(), |text| {
+                    each_part(text, separator, |_| {
+                        count += 1;
+                        Ok(())
+                    })
+                });
+                debug_assert!(counted.is_ok());
+            }
+            count
+        };
+        for WeightedColumn { number, name, leaf, of } in
+            self.weighted.iter().filter(|column| Some(column.leaf) == leaf)
+        {
+            if values(*of).has_nulls(row) {
+                return format!(
+                    "a category of {name} is null, so that it is unclear which one a weight belongs to"
+                );
+            }
+            let counts = (count(*leaf, separator(*number)), count(*of, separator(*number)));
+            if counts.0 != counts.1 {
+                return number::weight_count(counts, name);
+            }
+        }
+        String::new()
+    }
+
     fn push(
         &self,
         chunk: &ParquetChunk,
@@ -275,6 +359,17 @@ impl ParquetFile {
                 rows.truncate(before);
                 return Err(Fault { reason, field: Some(*leaf as u32) });
             }
+        }
+        for &WeightedColumn { number, leaf, of, .. } in &self.weighted {
+            // Nulls are left out: it would be unclear which weight belongs to which category.
+            let has_nulls = |leaf: usize| chunk.decoded.columns[leaf].has_nulls(row);
+            let reason = match rows.categories[number].is_weighted() {
+                _ if has_nulls(leaf) => BadReason::BagWeight,
+                true if !has_nulls(of) => continue,
+                _ => BadReason::WeightCount,
+            };
+            rows.truncate(before);
+            return Err(Fault { reason, field: Some(leaf as u32) });
         }
         rows.end_rows(1);
         Ok(())
@@ -321,13 +416,9 @@ fn push_values(
                     let Some(separator) = separator else {
                         return push_category(text, *below, column, (&mut count, &mut bytes));
                     };
-                    let mut from = 0;
-                    let ends = memchr::memmem::find_iter(text, separator).chain(std::iter::once(text.len()));
-                    for end in ends.filter(|_| !text.is_empty()) {
-                        push_category(&text[from..end], *below, column, (&mut count, &mut bytes))?;
-                        from = end + separator.len();
-                    }
-                    Ok(())
+                    each_part(text, separator, |category| {
+                        push_category(category, *below, column, (&mut count, &mut bytes))
+                    })
                 })?;
             }
             if *bag {
@@ -336,6 +427,36 @@ fn push_values(
                 push_category(b"", *below, column, (&mut count, &mut bytes))?;
             }
         }
+        Target::Weights { number, separator } => {
+            let weights = &mut rows.categories[*number].weights;
+            let mut push = |weight: Option<f64>| {
+                weights.push(weight.and_then(number::weight).ok_or(BadReason::BagWeight)?);
+                Ok(())
+            };
+            for at in values.of_row(row) {
+                match separator {
+                    None => push(values.get(at).number())?,
+                    Some(separator) => values.get(at).with_text(scratch, |text| {
+                        each_part(text, separator, |weight| push(number::parse(weight)))
+                    })?,
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Calls `take` with each part of a text between separators; an empty text has none.
+fn each_part(
+    text: &[u8],
+    separator: &str,
+    mut take: impl FnMut(&[u8]) -> Result<(), BadReason>,
+) -> Result<(), BadReason> {
+    let mut from = 0;
+    let ends = memchr::memmem::find_iter(text, separator).chain(std::iter::once(text.len()));
+    for end in ends.filter(|_| !text.is_empty()) {
+        take(&text[from..end])?;
+        from = end + separator.len();
     }
     Ok(())
 }
@@ -436,9 +557,11 @@ impl RowSource for ParquetSource {
     fn name(&self, chunk: &ParquetChunk, bad: &BadRow) -> BadName {
         let file = &self.files[chunk.decoded.file];
         let leaf = bad.fault.field.map(|leaf| leaf as usize);
+        let row = bad.row as usize;
+        let values_of = |leaf: usize| &chunk.decoded.columns[leaf];
         let shown = |leaf: usize| {
-            let values = &chunk.decoded.columns[leaf];
-            let texts: Vec<_> = (values.of_row(bad.row as usize))
+            let values = values_of(leaf);
+            let texts: Vec<_> = (values.of_row(row))
                 .take(3)
                 .map(|at| values.get(at).with_text(&mut Vec::new(), excerpt))
                 .collect();
@@ -475,6 +598,14 @@ impl RowSource for ParquetSource {
                 });
                 format!("{shown} is not a row number below {}", rows.unwrap_or(0))
             }
+            BadReason::BagWeight if leaf.is_some_and(|leaf| values_of(leaf).has_nulls(row)) => {
+                format!("a null is not {}", number::WEIGHT)
+            }
+            BadReason::BagWeight => {
+                let wrong = leaf.and_then(|leaf| file.wrong_weight(values_of(leaf), row, leaf));
+                format!("{} is not {}", wrong.unwrap_or(shown), number::WEIGHT)
+            }
+            BadReason::WeightCount => file.describe_weight_count(chunk, row, leaf),
             BadReason::Bag => format!("there are more than {BAG_MAX} categories"),
             _ => format!("the categories have more than {CATEGORY_BYTES_MAX} bytes; they start with {shown}"),
         };

@@ -7,7 +7,7 @@ use rankine_base::error::{Error, Result};
 
 use super::columns::Leaf;
 use super::decode::DecodedRows;
-use super::values::{TypedValues, Values};
+use super::values::{RowEnds, TypedValues, Values};
 
 type Rows = Box<dyn Iterator<Item = Result<TableRows>> + Send>;
 
@@ -34,6 +34,8 @@ pub struct TableColumn {
     pub values: TableValues,
     /// For each row, the number of values up to its end; `None` if every row has one value.
     pub ends: Option<Vec<u32>>,
+    /// The rows whose lists have nulls, ascending.
+    pub with_nulls: Vec<u32>,
 }
 
 /// Values as Parquet would store them.
@@ -99,7 +101,8 @@ impl TableRows {
         }
         let mut all: Vec<_> = self.columns.into_iter().map(Some).collect();
         let values = |leaf: &Leaf| {
-            let TableColumn { values, ends } = all[leaf.index].take().expect("each leaf has its own column");
+            let column = all[leaf.index].take().expect("each leaf has its own column");
+            let TableColumn { values, ends, with_nulls } = column;
             let ends = ends.unwrap_or_else(|| (1..=self.rows as u32).collect());
             let starts = std::iter::once(0).chain(ends.iter().copied());
             let fits = ends.len() == self.rows
@@ -108,7 +111,8 @@ impl TableRows {
             if !fits {
                 return Err(refused(format!("column {} has rows that do not add up", leaf.name)));
             }
-            Ok(Values { typed: values.typed(), values: leaf.values, unsigned: leaf.unsigned, ends })
+            let rows = RowEnds { ends, with_nulls };
+            Ok(Values { typed: values.typed(), values: leaf.values, unsigned: leaf.unsigned, rows })
         };
         leaves.iter().map(values).collect()
     }

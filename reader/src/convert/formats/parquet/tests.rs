@@ -67,9 +67,14 @@ fn tables_are_read_like_a_file() {
     let FileColumns { leaves, .. } = all_columns(&path);
     let columns = OpenFile::new(&Source::new(&path, false).unwrap()).unwrap();
     let columns = columns.metadata.file_metadata().schema_descr_ptr();
-    let column = |values, ends: &[u32]| TableColumn { values, ends: Some(ends.to_vec()) };
+    let column =
+        |values, ends: &[u32]| TableColumn { values, ends: Some(ends.to_vec()), with_nulls: Vec::new() };
     let rows = |first: i64, texts: TableColumn| {
-        let numbers = TableColumn { values: TableValues::Int64(vec![first, first + 1]), ends: None };
+        let numbers = TableColumn {
+            values: TableValues::Int64(vec![first, first + 1]),
+            ends: None,
+            with_nulls: Vec::new(),
+        };
         Ok(TableRows { rows: 2, columns: vec![numbers, texts] })
     };
     let texts =

@@ -18,8 +18,16 @@ pub(super) struct Values {
     pub(super) typed: TypedValues,
     pub(super) values: ValueType,
     pub(super) unsigned: bool,
+    pub(super) rows: RowEnds,
+}
+
+/// The values of each row.
+#[derive(Debug)]
+pub(super) struct RowEnds {
     /// For each row, the number of values up to its end.
     pub(super) ends: Vec<u32>,
+    /// The rows whose lists have nulls, which are left out.
+    pub(super) with_nulls: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -60,8 +68,14 @@ pub(super) enum Value<'a> {
 
 impl Values {
     pub(super) fn of_row(&self, row: usize) -> std::ops::Range<usize> {
-        let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
-        start as usize..self.ends[row] as usize
+        let ends = &self.rows.ends;
+        let start = row.checked_sub(1).map_or(0, |before| ends[before]);
+        start as usize..ends[row] as usize
+    }
+
+    /// Returns whether a row is a list with nulls, which are not among its values.
+    pub(super) fn has_nulls(&self, row: usize) -> bool {
+        self.rows.with_nulls.binary_search(&(row as u32)).is_ok()
     }
 
     pub(super) fn get(&self, at: usize) -> Value<'_> {
@@ -160,7 +174,7 @@ impl Value<'_> {
 /// Reads the values of `rows` rows of a leaf.
 pub(super) fn read_rows(reader: &mut ValueReader, rows: usize, leaf: &Leaf) -> Result<Values, ParquetError> {
     let ValueReader { column, entries } = reader;
-    let (typed, ends) = match column {
+    let (typed, rows) = match column {
         ColumnReader::BoolColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Bool),
         ColumnReader::Int32ColumnReader(reader) => read_typed(reader, rows, leaf, |values| match entries {
             // Without values there may be no dictionary.
@@ -178,7 +192,7 @@ pub(super) fn read_rows(reader: &mut ValueReader, rows: usize, leaf: &Leaf) -> R
             TypedValues::Wide(values.iter().map(nanoseconds).collect())
         }),
     }?;
-    Ok(Values { typed: typed.decoded(leaf.values)?, values: leaf.values, unsigned: leaf.unsigned, ends })
+    Ok(Values { typed: typed.decoded(leaf.values)?, values: leaf.values, unsigned: leaf.unsigned, rows })
 }
 
 /// Returns the time since 1970 of a Julian day and nanoseconds.
@@ -224,7 +238,7 @@ fn read_typed<T: DataType>(
     rows: usize,
     leaf: &Leaf,
     wrap: impl FnOnce(Vec<T::T>) -> TypedValues,
-) -> Result<(TypedValues, Vec<u32>), ParquetError> {
+) -> Result<(TypedValues, RowEnds), ParquetError> {
     let (mut defined, mut repeated, mut values) = (Vec::new(), Vec::new(), Vec::new());
     let mut read = 0;
     while read < rows {
@@ -238,6 +252,7 @@ fn read_typed<T: DataType>(
     // A value exists if its level is the highest one; without levels all values exist.
     let highest = leaf.defined;
     let mut ends = Vec::with_capacity(rows);
+    let mut with_nulls = Vec::new();
     let mut count = 0u32;
     let mut count_value = |level: i16| {
         count += u32::from(level == highest);
@@ -250,6 +265,10 @@ fn read_typed<T: DataType>(
     } else {
         for (at, &level) in defined.iter().enumerate() {
             let end = count_value(level);
+            let row = ends.len() as u32;
+            if leaf.nulls_in_list && level == highest - 1 && with_nulls.last() != Some(&row) {
+                with_nulls.push(row);
+            }
             // The next value begins a row.
             if repeated.get(at + 1).is_none_or(|&repeated| repeated == 0) {
                 ends.push(end);
@@ -259,5 +278,5 @@ fn read_typed<T: DataType>(
     if ends.len() != rows || ends.last().is_some_and(|&end| end as usize != values.len()) {
         return Err(ParquetError::General(format!("column {} has rows that do not add up", leaf.name)));
     }
-    Ok((wrap(values), ends))
+    Ok((wrap(values), RowEnds { ends, with_nulls }))
 }
