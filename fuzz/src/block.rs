@@ -14,6 +14,9 @@ pub struct Block {
     schemas: Vec<Schema>,
 }
 
+/// First bytes from this one on select the schema with weights.
+const WEIGHTED: u8 = 128;
+
 /// The dataset tag of all blocks, which is not compared with a schema here.
 const DATASET: u64 = 7;
 
@@ -33,24 +36,26 @@ impl Reader for Block {
                 schema(2, true, 2, DenseDtype::F32, &[(1 << 40, many), (5, Hotness::Fixed(3))]),
                 schema(1, false, 0, DenseDtype::F32, &[(1, Hotness::Ragged { max: 65_536 })]),
                 schema(1, true, 3, DenseDtype::F16, &[]),
+                weighted(schema(1, false, 1, DenseDtype::F32, &[(10, many), (5, one)])),
             ],
         }
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
         let (&first, bytes) = bytes.split_first().ok_or("the input is empty")?;
-        let schema = &self.schemas[usize::from(first) % self.schemas.len()];
+        let schema = &self.schemas[if first < WEIGHTED { usize::from(first) % 4 } else { 4 }];
         let bytes = valid_block(bytes, DATASET);
         let block = block::Block::parse(&bytes, schema)?;
         Ok(block.decode_into(schema, &mut Samples::new(schema))?)
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
-        let names = ["one-hot", "ragged", "of-one-row", "dense"];
+        let names = ["one-hot", "ragged", "of-one-row", "dense", "weighted"];
         let seed = |(number, (name, schema)): (usize, (_, &Schema))| {
             let id = BlockId { dataset: DATASET, part: Part::Train, index: 0 };
             let block = block::encode(schema, id, &samples(schema, 12)).unwrap();
-            (name, [&[b'0' + number as u8], trimmed(&block)].concat())
+            let first = if number < 4 { b'0' + number as u8 } else { WEIGHTED };
+            (name, [&[first], trimmed(&block)].concat())
         };
         names.into_iter().zip(&self.schemas).enumerate().map(seed).collect()
     }
@@ -90,6 +95,7 @@ fn schema(
         hotness,
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Identity,
+        weighted: false,
         shares: None,
     };
     Schema {
@@ -99,6 +105,12 @@ fn schema(
         dense_dtype,
         categorical: columns.iter().enumerate().map(categorical).collect(),
     }
+}
+
+/// Returns a schema whose first column has weights.
+fn weighted(mut schema: Schema) -> Schema {
+    schema.categorical[0].weighted = true;
+    schema
 }
 
 /// Returns some samples of a schema, including a missing label and an empty bag.
@@ -118,7 +130,11 @@ fn samples(schema: &Schema, count: usize) -> Samples {
                 Hotness::Fixed(ids) => u64::from(ids),
                 Hotness::Ragged { .. } => row % 4,
             };
-            bags.push((0..ids).map(|id| (id + row) % column.rows));
+            let ids = (0..ids).map(|id| (id + row) % column.rows);
+            match column.weighted {
+                true => bags.push_weighted(ids.map(|id| (id, 0.5 + id as f32))),
+                false => bags.push(ids),
+            }
         }
     }
     samples.len = count;

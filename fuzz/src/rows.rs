@@ -157,7 +157,7 @@ fn compressed(rows: &[u8]) -> Vec<u8> {
 }
 
 /// Schemas of CSV, the first of which uses all features.
-pub const CSV_SCHEMAS: [&str; 3] = [
+pub const CSV_SCHEMAS: [&str; 4] = [
     "\
 label = { column = \"label\" }
 weight = { column = \"weight\" }
@@ -181,6 +181,20 @@ label = [
 ]
 categorical = [{ column = \"tags\", separator = \", \", vocabulary = { kind = \"exact\", min_count = 1 } }]
 ",
+    "\
+label = { column = \"label\" }
+[[categorical]]
+column = \"tags\"
+separator = \"|\"
+weights = \"w\"
+vocabulary = { kind = \"hash\", rows = 100 }
+[[categorical]]
+column = \"row\"
+separator = \"|\"
+weights = \"shares\"
+pooling = \"mean\"
+vocabulary = { kind = \"identity\", rows = 10 }
+",
 ];
 
 /// CSV. The first byte selects the schema and how it is read.
@@ -192,10 +206,11 @@ pub struct Csv {
 }
 
 /// Rows of each of [`CSV_SCHEMAS`].
-const CSV_ROWS: [&str; 3] = [
+const CSV_ROWS: [&str; 4] = [
     "label,weight,price,user,tags,row\n1,1.5,3.25,\"user \"\"1\"\"\",a|b|c,9\n0,1,,u,,0\n0,0.5,-1e3,u,a,3\n",
     "5;1.5;\"u\n3;;v\n",
     "clicked,bought,tags\nyes,1,\"a, b, c\"\nno,,\n,0,a\n",
+    "w,label,tags,row,shares\n0.5|2,1,a|b,1|2,0|1e-3\n,0,,,\n0,0,b,0,3\n",
 ];
 
 impl Csv {
@@ -235,7 +250,7 @@ impl Reader for Csv {
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
-        let [every, plain, labels] = CSV_ROWS;
+        let [every, plain, labels, weights] = CSV_ROWS;
         let marked = "\u{feff}label,weight,price,user,tags,row\r\n1,1,1,\"a\r\nb\",,1\r\n0,1,1,u,,2\r\n";
         let with = |schema, way, rows: &str| [&[Self::first(schema, way)], rows.as_bytes()].concat();
         vec![
@@ -247,6 +262,8 @@ impl Reader for Csv {
             ("no-header-in-chunks", with(1, 1, plain)),
             ("labels", with(2, 0, labels)),
             ("labels-in-chunks", with(2, 2, labels)),
+            ("weights", with(3, 0, weights)),
+            ("weights-in-chunks", with(3, 2, weights)),
         ]
     }
 }

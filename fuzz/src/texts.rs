@@ -31,7 +31,7 @@ impl Reader for Schema {
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
-        let names = ["every-column", "no-header", "labels"];
+        let names = ["every-column", "no-header", "labels", "weights"];
         names.into_iter().zip(CSV_SCHEMAS.map(|text| text.as_bytes().to_vec())).collect()
     }
 }
