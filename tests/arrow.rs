@@ -207,8 +207,8 @@ fn mapped_batches_have_the_bits_of_the_dataset(place: &Place, sets: &[&str]) {
     for samples in batches(place, Part::Eval, 77) {
         let mut scores = vec![f64::NAN; samples.len * ranker.labels().len()];
         let bags = samples.categorical.iter();
-        let weighted = ranker.schema().categorical.iter().map(|column| column.weighted);
-        let ids = bags.zip(weighted.collect::<Vec<_>>()).map(|(bags, weighted)| match weighted {
+        let columns = ranker.schema().categorical;
+        let ids = bags.zip(&columns).map(|(bags, column)| match column.weighted {
             true => Ids::Weighted { offsets: &bags.offsets, ids: &bags.ids, weights: &bags.weights },
             false => Ids::Bags { offsets: &bags.offsets, ids: &bags.ids },
         });

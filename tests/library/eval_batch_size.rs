@@ -18,8 +18,10 @@ fn metrics_have_the_same_bits_for_any_number_of_samples_scored_at_a_time() {
         let sizes = ["\"auto\"", "7", "16777216"];
         let of_size = |size: &str| {
             let name = format!("{kind}-{}", size.trim_matches('"'));
-            let size = format!("eval.batch_size={size}");
-            runs.train(&name, &[&common[..], more, &[&size]].concat());
+            let set = format!("eval.batch_size={size}");
+            let (_, summary) = runs.train(&name, &[&common[..], more, &[&set]].concat());
+            let scored = summary.eval.and_then(|eval| eval.batch_size);
+            assert_eq!(scored, Some(size.parse().unwrap_or(8192)), "{kind}, {size}");
             (logged(&runs, &name), weights(&runs.place, &name))
         };
         let expected = of_size(sizes[0]);

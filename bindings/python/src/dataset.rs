@@ -53,8 +53,9 @@ impl Dataset {
     fn batches(&self, py: Python<'_>, part: Given<String>, batch_size: Given<usize>) -> PyResult<Batches> {
         let (part, batch_size) = (part_named(&part.0)?, batch_size.0);
         let open = || BatchStream::open(self.0.part(part)?, &StreamOptions::one_epoch(batch_size));
-        let names = self.0.schema().categorical.iter().map(|column| column.name.clone()).collect();
-        Ok(Batches { stream: Mutex::new(py.detach(open).map_err(data_error)?), names })
+        let columns = self.0.schema().categorical.iter();
+        let columns = columns.map(|column| (column.name.clone(), column.weighted)).collect();
+        Ok(Batches { stream: Mutex::new(py.detach(open).map_err(data_error)?), columns })
     }
 
     fn __repr__(&self) -> String {
@@ -76,8 +77,8 @@ pub(crate) fn part_named(name: &str) -> PyResult<Part> {
 #[pyclass(module = "rankine", frozen)]
 pub(crate) struct Batches {
     stream: Mutex<BatchStream>,
-    /// Those of the categorical columns.
-    names: Vec<String>,
+    /// The names of the categorical columns, and whether their ids have weights.
+    columns: Vec<(String, bool)>,
 }
 
 #[pymethods]
@@ -89,7 +90,7 @@ impl Batches {
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         let next = || self.stream.lock().expect("reading does not panic").next().transpose();
         let Some(mut batch) = py.detach(next).map_err(data_error)? else { return Ok(None) };
-        Batch::new(py, std::mem::take(&mut batch.samples), &self.names).map(Some)
+        Batch::new(py, std::mem::take(&mut batch.samples), &self.columns).map(Some)
     }
 }
 
@@ -102,12 +103,13 @@ pub(crate) struct Batch {
     weights: Option<Py<PyArray1<f32>>>,
     /// ``[rows, columns]``, after the transforms.
     dense: Py<PyAny>,
-    /// The offsets ``[rows + 1]`` and ids of each column: row ``i`` has ``ids[offsets[i]:offsets[i + 1]]``.
+    /// The offsets ``[rows + 1]`` and ids of each column, and their weights if they have some: row ``i`` has
+    /// ``ids[offsets[i]:offsets[i + 1]]``.
     categorical: Py<PyDict>,
 }
 
 impl Batch {
-    fn new(py: Python<'_>, samples: Samples, names: &[String]) -> PyResult<Self> {
+    fn new(py: Python<'_>, samples: Samples, of_columns: &[(String, bool)]) -> PyResult<Self> {
         let Samples { len, labels, weights, dense, dense_columns, categorical } = samples;
         let labels = match &labels[..] {
             [_] => labels.concat().into_pyarray(py).into_any(),
@@ -117,8 +119,12 @@ impl Batch {
             }
         };
         let columns = PyDict::new(py);
-        for (name, bags) in names.iter().zip(categorical) {
-            let arrays = [bags.offsets.into_pyarray(py).into_any(), bags.ids.into_pyarray(py).into_any()];
+        for ((name, weighted), bags) in of_columns.iter().zip(categorical) {
+            let mut arrays =
+                vec![bags.offsets.into_pyarray(py).into_any(), bags.ids.into_pyarray(py).into_any()];
+            if *weighted {
+                arrays.push(bags.weights.into_pyarray(py).into_any());
+            }
             columns.set_item(name, PyTuple::new(py, arrays)?)?;
         }
         Ok(Self {

@@ -24,6 +24,8 @@ struct Column<'py> {
     offsets: Option<Vec<u32>>,
     /// Of type uint64, or of type int64 and not negative.
     ids: Array<'py>,
+    /// Of type float32; `None` if the ids have no weights.
+    weights: Option<Array<'py>>,
 }
 
 impl<'py> Mapped<'py> {
@@ -111,16 +113,21 @@ fn dense_of<'py>(dense: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
 
 impl<'py> Column<'py> {
     fn new(name: &str, given: &Bound<'py, PyAny>, rows: usize) -> PyResult<Self> {
-        let (offsets, ids) = if let Ok(pair) = given.cast::<PyTuple>() {
-            let Ok((offsets, ids)) = pair.extract::<(Bound<'py, PyAny>, Bound<'py, PyAny>)>() else {
-                let found = pair.len();
+        let (offsets, ids, weights) = if let Ok(tuple) = given.cast::<PyTuple>() {
+            if !matches!(tuple.len(), 2 | 3) {
+                let found = tuple.len();
                 return Err(row_error(format!(
-                    "column {name} is a tuple of length {found}, but a tuple must be (offsets, ids)"
+                    "column {name} is a tuple of length {found}, but a tuple must be (offsets, ids), or \
+                     (offsets, ids, weights)"
                 )));
+            }
+            let weights = match tuple.len() {
+                3 => Some(weights_of(name, &tuple.get_item(2)?)?),
+                _ => None,
             };
-            (Some(offsets_of(name, &offsets)?), array_of(&ids)?)
+            (Some(offsets_of(name, &tuple.get_item(0)?)?), array_of(&tuple.get_item(1)?)?, weights)
         } else {
-            (None, array_of(given)?)
+            (None, array_of(given)?, None)
         };
         match *ids.shape() {
             _ if offsets.is_some() => {}
@@ -136,7 +143,7 @@ impl<'py> Column<'py> {
                 )));
             }
         }
-        let column = Self { offsets, ids: ids_of(name, ids)? };
+        let column = Self { offsets, ids: ids_of(name, ids)?, weights };
         column.check_signs(name, rows)?;
         Ok(column)
     }
@@ -159,11 +166,27 @@ impl<'py> Column<'py> {
     fn ids(&self) -> Ids<'_> {
         // SAFETY: The array is of type uint64, or of type int64, whose numbers of 0 or more have the same bits.
         let ids = unsafe { scalars(&self.ids) };
-        match &self.offsets {
-            Some(offsets) => Ids::Bags { offsets, ids },
-            None => Ids::Fixed(ids),
+        match (&self.offsets, &self.weights) {
+            (Some(offsets), Some(weights)) => {
+                // SAFETY: The array is of type float32.
+                let weights = unsafe { scalars(weights) };
+                Ids::Weighted { offsets, ids, weights }
+            }
+            (Some(offsets), None) => Ids::Bags { offsets, ids },
+            (None, _) => Ids::Fixed(ids),
         }
     }
+}
+
+fn weights_of<'py>(name: &str, given: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
+    let array = array_of(given)?;
+    if array.ndim() != 1 {
+        let shape = array.shape();
+        return Err(row_error(format!(
+            "column {name}: its weights have the shape {shape:?}; expected one per id"
+        )));
+    }
+    floats(&format!("the weights of column {name}"), array)
 }
 
 fn ids_of<'py>(name: &str, array: Array<'py>) -> PyResult<Array<'py>> {

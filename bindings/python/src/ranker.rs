@@ -76,7 +76,8 @@ impl Ranker {
     ///
     /// ``dense`` is float32 ``[rows, columns]``, after the transforms of training. ``categorical`` has a column per
     /// categorical column of the model, in its order or by name: uint64 or int64 ``[rows]`` or ``[rows, ids per row]``,
-    /// or a tuple ``(offsets, ids)``. Arrays of these types with consecutive values are not copied. At most 65536 rows.
+    /// or a tuple ``(offsets, ids)``, or ``(offsets, ids, weights)`` if ids have weights. Arrays of these types with
+    /// consecutive values are not copied. At most 65536 rows.
     ///
     /// Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
     /// Raises RowError, which names column and row, if the features do not fit the model.

@@ -123,7 +123,8 @@ def test_features_that_do_not_fit_are_refused(generated: Generated) -> None:
         "column C1: 2 offsets; expected 4, one per row and the end of the last one"
     )
     assert with_first(([0, 1, 1, 2], [0, 0])) == "column C1, row 1: 0 ids; expected 1, as in training"
-    assert with_first((one,)) == "column C1 is a tuple of length 1, but a tuple must be (offsets, ids)"
+    expected = "column C1 is a tuple of length 1, but a tuple must be (offsets, ids), or (offsets, ids, weights)"
+    assert with_first((one,)) == expected
     assert refusal(ranker, dense, [good[0], np.zeros((3, 2), int), *good[2:]]) == (
         "column C2: 6 ids for 3 rows of 3; expected 9"
     )

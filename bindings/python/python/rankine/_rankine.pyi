@@ -28,7 +28,8 @@ __version__: str
 _Path: TypeAlias = str | os.PathLike[str]
 _Part: TypeAlias = Literal["train", "eval"]
 _Ids: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.int64]
-_Bags: TypeAlias = tuple[npt.NDArray[np.integer[Any]], _Ids]
+# Offsets and ids, and the weights of the ids if they have some.
+_Bags: TypeAlias = tuple[npt.NDArray[Any], ...]
 _MappedColumn: TypeAlias = _Ids | _Bags
 
 class _ArrowStream(Protocol):
@@ -77,7 +78,8 @@ class Ranker:
 
         ``dense`` is float32 ``[rows, columns]``, after the transforms of training. ``categorical`` has a column per
         categorical column of the model, in its order or by name: uint64 or int64 ``[rows]`` or ``[rows, ids per row]``,
-        or a tuple ``(offsets, ids)``. Arrays of these types with consecutive values are not copied. At most 65536 rows.
+        or a tuple ``(offsets, ids)``, or ``(offsets, ids, weights)`` if ids have weights. Arrays of these types with
+        consecutive values are not copied. At most 65536 rows.
 
         Returns the probability of each row, float32 ``[rows]``, or ``[rows, heads]`` if the model has several heads.
         Raises RowError, which names column and row, if the features do not fit the model.
@@ -241,8 +243,9 @@ class Batch:
         """``[rows, columns]``, after the transforms."""
 
     @property
-    def categorical(self) -> dict[str, tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]]:
-        """The offsets ``[rows + 1]`` and ids of each column: row ``i`` has ``ids[offsets[i]:offsets[i + 1]]``."""
+    def categorical(self) -> dict[str, tuple[npt.NDArray[Any], ...]]:
+        """The offsets ``[rows + 1]`` and ids of each column, and their weights if they have some: row ``i`` has
+        ``ids[offsets[i]:offsets[i + 1]]``."""
 
     def __len__(self) -> int: ...
 

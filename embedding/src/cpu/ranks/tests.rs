@@ -171,14 +171,14 @@ fn weights(sample: usize, ids: usize) -> impl Iterator<Item = f32> {
     of_size[..ids].iter().map(move |weight| weight * [0.5, 1.0, 2.0][sample % 3])
 }
 
-/// Features' bags as arrays.
-struct Columns(Vec<Column>);
-
+/// A feature's bags as arrays.
 struct Column {
     offsets: Vec<u32>,
     ids: Vec<u64>,
     weights: Option<Vec<f32>>,
 }
+
+struct Columns(Vec<Column>);
 
 impl Columns {
     fn of(features: &[Vec<Vec<u64>>], samples: std::ops::Range<usize>, weighted: bool) -> Self {
@@ -191,8 +191,8 @@ impl Columns {
                 *end += bag.len() as u32;
                 Some(*end)
             });
-            let ids = bags.iter().flatten().copied().collect();
-            Column { offsets: std::iter::once(0).chain(ends).collect(), ids, weights }
+            let offsets = std::iter::once(0).chain(ends).collect();
+            Column { offsets, ids: bags.iter().flatten().copied().collect(), weights }
         };
         Self(features.iter().enumerate().map(column).collect())
     }

@@ -453,7 +453,70 @@ fn rows_are_multiplied_by_the_weights_of_ids() {
     schema.categorical[2].weighted = true;
     let mut spec = spec(Interaction::Concat, false);
     spec.features[2].weighted = true;
-    for (bags, expected) in [(BagLayout::Padded, expect![[r#""#]]), (BagLayout::Offsets, expect![[r#""#]])] {
+    for (bags, expected) in [
+        (
+            BagLayout::Padded,
+            expect![[r#"
+        /tags/Shape = Shape(tags) start=1
+        /tags/Squeeze = Squeeze(/tags/Shape, [1][0])
+        /tags/Range = Range(0, /tags/Squeeze, 1)
+        /tags/Unsqueeze = Unsqueeze(tags.count, [1][1])
+        /tags/Less = Less(/tags/Range, /tags/Unsqueeze)
+        /tags/Where = Where(/tags/Less, tags, 0)
+        /tags/Less_1 = Less(/tags/Where, 0)
+        /tags/GreaterOrEqual = GreaterOrEqual(/tags/Where, 7)
+        /tags/Or = Or(/tags/Less_1, /tags/GreaterOrEqual)
+        /tags/Where_1 = Where(/tags/Or, 0, /tags/Where)
+        /tags/Not = Not(/tags/Or)
+        /tags/And = And(/tags/Less, /tags/Not)
+        /tags/Where_2 = Where(/tags/And, tags.weights, 0.0)
+        /tags/Unsqueeze_1 = Unsqueeze(/tags/Where_2, [1][-1])
+        /tags/Gather = Gather(embedding.tags_table, /tags/Where_1) axis=0
+        /tags/Cast = Cast(/tags/Gather) to=1
+        /tags/Mul = Mul(/tags/Cast, /tags/Unsqueeze_1)
+        /tags/ReduceSum = ReduceSum(/tags/Mul, [1][1]) keepdims=0
+        /tags/ReduceSum_1 = ReduceSum(/tags/Unsqueeze_1, [1][1]) keepdims=0
+        /tags/Equal = Equal(/tags/ReduceSum_1, 0.0)
+        /tags/Where_3 = Where(/tags/Equal, 1.0, /tags/ReduceSum_1)
+        /tags/Div = Div(/tags/ReduceSum, /tags/Where_3)
+    "#]],
+        ),
+        (
+            BagLayout::Offsets,
+            expect![[r#"
+        /tags/Slice = Slice(tags.offsets, [1][1], [1][9223372036854775807])
+        /tags/Shape = Shape(/tags/Slice)
+        /tags/Shape_1 = Shape(tags)
+        /tags/Add = Add(/tags/Shape_1, [1][1])
+        /tags/Expand = Expand([1][0], /tags/Add)
+        /tags/Expand_1 = Expand([1][1], /tags/Shape)
+        /tags/Unsqueeze = Unsqueeze(/tags/Slice, [1][1])
+        /tags/ScatterND = ScatterND(/tags/Expand, /tags/Unsqueeze, /tags/Expand_1) reduction=add
+        /tags/CumSum = CumSum(/tags/ScatterND, 0)
+        /tags/Slice_1 = Slice(/tags/CumSum, [1][0], /tags/Shape_1)
+        /tags/Unsqueeze_1 = Unsqueeze(/tags/Slice_1, [1][1])
+        /tags/Less = Less(tags, 0)
+        /tags/GreaterOrEqual = GreaterOrEqual(tags, 7)
+        /tags/Or = Or(/tags/Less, /tags/GreaterOrEqual)
+        /tags/Where = Where(/tags/Or, 0, tags)
+        /tags/Not = Not(/tags/Or)
+        /tags/Where_1 = Where(/tags/Not, tags.weights, 0.0)
+        /tags/Unsqueeze_2 = Unsqueeze(/tags/Where_1, [1][-1])
+        /tags/Gather = Gather(embedding.tags_table, /tags/Where) axis=0
+        /tags/Cast = Cast(/tags/Gather) to=1
+        /tags/Mul = Mul(/tags/Cast, /tags/Unsqueeze_2)
+        /tags/Concat = Concat(/tags/Shape, [1][4]) axis=0
+        /tags/Expand_2 = Expand(0.0, /tags/Concat)
+        /tags/ScatterND_1 = ScatterND(/tags/Expand_2, /tags/Unsqueeze_1, /tags/Mul) reduction=add
+        /tags/Concat_1 = Concat(/tags/Shape, [1][1]) axis=0
+        /tags/Expand_3 = Expand(0.0, /tags/Concat_1)
+        /tags/ScatterND_2 = ScatterND(/tags/Expand_3, /tags/Unsqueeze_1, /tags/Unsqueeze_2) reduction=add
+        /tags/Equal = Equal(/tags/ScatterND_2, 0.0)
+        /tags/Where_2 = Where(/tags/Equal, 1.0, /tags/ScatterND_2)
+        /tags/Div = Div(/tags/ScatterND_1, /tags/Where_2)
+    "#]],
+        ),
+    ] {
         let inputs = OnnxInputs { bags, ..OnnxInputs::default() };
         let model = described(spec.clone(), &schema, &[OutOfRange::Leave; 4], inputs).unwrap();
         assert_nodes(&model, "/tags/", &expected);
