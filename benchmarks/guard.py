@@ -4,16 +4,20 @@ Run it from the root of the repository on a machine with H200 GPUs, after `cargo
 
     python3 benchmarks/guard.py                  # every figure for as many GPUs as the machine has
     python3 benchmarks/guard.py --only fp8       # those whose name contains a text
+    python3 benchmarks/guard.py --against OLD    # compares with another build of the command, in turns
 
 Figures are medians of 1000 steps with resident batches in milliseconds, as docs/benchmarks.md gives them. On other GPUs
 the script prints what it measures and fails, because the figures do not apply. A figure that is more than 3% faster is
-reported, too: then update the document. Exits with 1 if a figure is missed, with 2 if nothing could be compared.
+reported, too: then update the document. With --against, the builds take turns three times, on any GPU; it fails if the
+median of a figure is more than 0.5% slower than the other build's. Exits with 1 if a figure is missed, with 2 if
+nothing could be compared.
 """
 
 import argparse
 import json
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 
@@ -22,6 +26,8 @@ DOCUMENT = ROOT / "docs" / "benchmarks.md"
 JOBS = {"DLRM": "dlrm", "DLRM-DCNv2": "dcnv2", "DCNv2": "dcnv2"}
 PRECISIONS = ("fp8", "fp16")
 TOLERANCE = 0.03
+# Between builds in turns.
+TOLERANCE_IN_TURNS = 0.005
 
 
 def tables(text):
@@ -60,18 +66,28 @@ def figures(text):
     return found
 
 
-def measure(binary, figure, steps):
-    """Returns what `rankine bench train` reports for a figure."""
+def measure(binary, figure, steps, build=""):
+    """Returns the milliseconds per step of a figure; each `build` has data of its own, since formats may differ."""
     job, gpus, precision = figure
     command = [binary, "bench", "train", ROOT / "configs" / f"bench-{job}.toml", "--resident", "--json"]
     command += ["--steps", str(steps), "--set", "device.kind=cuda", "--set", f"device.ranks={gpus}"]
-    command += ["--set", f"device.precision={precision}", "--set", f"data.dir=/dev/shm/rankine-guard-{job}"]
+    command += ["--set", f"device.precision={precision}", "--set", f"data.dir=/dev/shm/rankine-guard-{build}{job}"]
     # Three resident batches need no more.
     command += ["--set", "data.generate.samples=262144"]
     ran = subprocess.run(command, capture_output=True, text=True)
     if ran.returncode:
         sys.exit(f"{' '.join(map(str, command))}: exit code {ran.returncode}\n{ran.stderr.strip()}")
-    return json.loads(ran.stdout)
+    return json.loads(ran.stdout)["ms_per_iteration"]
+
+
+def in_turns(args, figure):
+    """Returns the medians of the other build and of this one."""
+    builds = {"other-": args.against, "this-": args.binary}
+    found = {build: [] for build in builds}
+    for _ in range(args.rounds):
+        for build, binary in builds.items():
+            found[build].append(measure(binary, figure, args.steps, build))
+    return [statistics.median(of_build) for of_build in found.values()]
 
 
 def gpus_here():
@@ -88,6 +104,8 @@ def main():
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "target" / "release" / "rankine")
     parser.add_argument("--only", metavar="TEXT", default="", help="only figures whose name contains this text")
     parser.add_argument("--steps", type=int, default=1000, help="timed steps per figure (default: 1000)")
+    parser.add_argument("--against", metavar="OLD", type=pathlib.Path, help="compare with this build, in turns")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each build (default: 3)")
     args = parser.parse_args()
     names = gpus_here()
     documented = figures(DOCUMENT.read_text())
@@ -97,16 +115,23 @@ def main():
     if not chosen:
         print(f"no figure of {DOCUMENT.name} is for {len(names)} GPUs and contains `{args.only}`")
         sys.exit(2)
-    print(f"{'figure':24} {'document':>9} {'here':>9} {'change':>8}", flush=True)
+    if args.against:
+        source, tolerance, faster = "other", TOLERANCE_IN_TURNS, "faster"
+    else:
+        source, tolerance, faster = "document", TOLERANCE, "faster: update the document"
+    print(f"{'figure':24} {source:>9} {'here':>9} {'change':>8}", flush=True)
     missed = []
     for figure, expected in chosen.items():
-        ms = measure(args.binary, figure, args.steps)["ms_per_iteration"]
+        if args.against:
+            expected, ms = in_turns(args, figure)
+        else:
+            ms = measure(args.binary, figure, args.steps)
         change = ms / expected - 1
-        verdict = "slower" if change > TOLERANCE else "faster: update the document" if change < -TOLERANCE else ""
-        if change > TOLERANCE:
+        verdict = "slower" if change > tolerance else faster if change < -tolerance else ""
+        if change > tolerance:
             missed.append(name_of[figure])
-        print(f"{name_of[figure]:24} {expected:9.3f} {ms:9.3f} {100 * change:+7.1f}% {verdict}", flush=True)
-    if not all("H200" in name for name in names):
+        print(f"{name_of[figure]:24} {expected:9.3f} {ms:9.3f} {100 * change:+7.2f}% {verdict}", flush=True)
+    if not args.against and not all("H200" in name for name in names):
         print(f"the figures are for NVIDIA H200; this is {names[0]}")
         sys.exit(2)
     if missed:
