@@ -39,8 +39,6 @@ pub use bad::{BAD_ROWS_NAME, BadTally};
 pub use draft::{DraftOptions, SchemaDraft, draft_schema};
 pub use fit::{FitReport, FittedTable, fit_criteo, fit_csv, fit_like, fit_parquet};
 pub use formats::hugectr::convert_hugectr_raw;
-#[cfg(feature = "parquet")]
-pub use formats::parquet::{TableColumn, TableRows, TableValues, Tables};
 pub use known::{ColumnsDifference, KnownColumns, TableGrowth, convert_like};
 pub(crate) use partial::check_split_of_piece;
 pub use partial::{Partial, PartialEntry, Partials, learn_criteo, learn_csv, learn_like, learn_parquet};
@@ -60,6 +58,8 @@ pub use rows::RawRows;
 pub use rows::fault::{BadName, BadReason};
 pub use rows::kept::KeptTexts;
 pub use rows::split::{ColumnSplit, RowSplit};
+#[cfg(feature = "parquet")]
+pub use rows::tables::{TableColumn, TableRows, TableValues, Tables};
 pub use rows::value_type::{TimeUnit, ValueType, ValueUse};
 pub use write::encode::Encoder;
 pub use write::unknown::{DISTINCT_VALUES_MAX, UnknownCategories};

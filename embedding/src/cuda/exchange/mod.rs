@@ -329,8 +329,8 @@ impl NodeTables {
     ///
     /// # Safety
     /// The ids must be those of the routed batch, which must have at least `samples` samples; `vectors` must have as
-    /// many samples with the layout's stride, or in fp8 with one that holds all vectors; all ranks must have met since the last look-up; lifetimes as for
-    /// [`NodeTables::route`]; see [`Lane::launch`].
+    /// many samples with the layout's stride, or in fp8 with one that holds all vectors; all ranks must have met since
+    /// the last look-up; lifetimes as for [`NodeTables::route`]; see [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver reports an error.

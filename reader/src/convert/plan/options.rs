@@ -10,10 +10,10 @@ use std::sync::Arc;
 use rankine_base::error::{Error, InvalidValue, Result};
 use rankine_base::stop::Stop;
 
-#[cfg(feature = "parquet")]
-use crate::convert::formats::parquet::Tables;
 use crate::convert::plan::{Learning, Plan};
 use crate::convert::rows::split::RowSplit;
+#[cfg(feature = "parquet")]
+use crate::convert::rows::tables::Tables;
 use crate::convert::{CATEGORICAL_COLUMNS, DENSE_COLUMNS};
 use crate::label::is_share;
 use crate::origin::RowFormat;

@@ -6,6 +6,8 @@ pub(crate) mod raw_type;
 pub(crate) mod selection;
 pub(crate) mod source;
 pub(crate) mod split;
+#[cfg(feature = "parquet")]
+pub(crate) mod tables;
 pub(crate) mod value_type;
 
 use crate::key::ShortKey;

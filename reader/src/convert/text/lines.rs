@@ -11,9 +11,9 @@ use rankine_base::error::{Error, IoContext, Result};
 use rankine_base::file_identity::FileIdentity;
 use rankine_base::url::{is_url, without_file_scheme};
 
-#[cfg(feature = "parquet")]
-use crate::convert::formats::parquet::Tables;
 use crate::convert::pool::{Pool, Pooled};
+#[cfg(feature = "parquet")]
+use crate::convert::rows::tables::Tables;
 use crate::convert::text::compressed::Compression;
 use crate::convert::text::divide::{LineReader, Lines};
 use crate::convert::text::quoting::Quoting;

@@ -37,8 +37,6 @@ mod tests;
 mod values;
 mod wrong_weights;
 
-pub use tables::{TableColumn, TableRows, TableValues, Tables};
-
 use columns::{Bag, Columns, Leaf};
 use decode::{DecodedRows, Decoder, FileColumns};
 use file::OpenFile;

@@ -16,7 +16,7 @@ use rankine_base::error::Error;
 use super::columns::{Leaf, value_type};
 use super::decode::{Decoder, FileColumns};
 use super::file::OpenFile;
-use super::{TableColumn, TableRows, TableValues, Tables};
+use crate::convert::rows::tables::{TableColumn, TableRows, TableValues, Tables};
 use crate::convert::tests::speed::processor_seconds;
 use crate::convert::text::lines::Source;
 
