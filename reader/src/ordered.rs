@@ -25,22 +25,34 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) fn ordered_map<T: Send, U: Send, E: From<Error>>(
     threads: NonZeroUsize,
     stop: &Stop,
+    source: impl Iterator<Item = Result<T>> + Send,
+    work: impl Fn(T) -> Result<U> + Sync,
+    sink: impl FnMut(U) -> Result<(), E>,
+) -> Result<(), E> {
+    ordered_map_within(threads.get() * IN_FLIGHT_PER_THREAD, threads, stop, source, work, sink)
+}
+
+/// Does the same with at most `in_flight` items in flight: fewer take less memory, if they are large.
+pub(crate) fn ordered_map_within<T: Send, U: Send, E: From<Error>>(
+    in_flight: usize,
+    threads: NonZeroUsize,
+    stop: &Stop,
     mut source: impl Iterator<Item = Result<T>> + Send,
     work: impl Fn(T) -> Result<U> + Sync,
     mut sink: impl FnMut(U) -> Result<(), E>,
 ) -> Result<(), E> {
-    map_in_order(threads, stop, &mut source, &work, &mut sink)
+    map_in_order(in_flight, threads, stop, &mut source, &work, &mut sink)
 }
 
 /// Is compiled once for all sources, kinds of work and sinks with the same items and results.
 fn map_in_order<T: Send, U: Send, E: From<Error>>(
+    in_flight: usize,
     threads: NonZeroUsize,
     stop: &Stop,
     source: &mut (dyn Iterator<Item = Result<T>> + Send),
     work: &(dyn Fn(T) -> Result<U> + Sync),
     sink: &mut dyn FnMut(U) -> Result<(), E>,
 ) -> Result<(), E> {
-    let in_flight = threads.get() * IN_FLIGHT_PER_THREAD;
     let (item_out, item_in) = bounded::<(u64, Result<T>)>(in_flight);
     let (result_out, result_in) = bounded::<(u64, Result<U>)>(in_flight);
     // Each item that is read takes a permit, which is returned when its result has reached the sink: behind a slow

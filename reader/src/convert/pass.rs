@@ -1,5 +1,7 @@
 //! The common part of all passes over the sources: chunks, rows, and the part that each row belongs to.
 
+use std::num::NonZeroUsize;
+
 use rankine_base::error::Result;
 
 use crate::convert::Progress;
@@ -12,6 +14,12 @@ use crate::convert::rows::source::{PartRows, RowSource, Span};
 use crate::convert::rows::split::RowSplit;
 use crate::schema::Schema;
 use crate::split::{HeldOut, Split};
+
+/// Returns how many chunks may be in flight: with many threads, they and what was made of them take most of the memory.
+/// All take about equally long, so that few finished ones wait for an earlier one.
+pub(crate) fn chunks_in_flight(threads: NonZeroUsize) -> usize {
+    threads.get() + threads.get().div_ceil(2) + 1
+}
 
 /// State shared by the passes over the sources.
 pub(crate) struct Pass<'a, S> {
@@ -64,10 +72,11 @@ impl<'a, S: RowSource> Pass<'a, S> {
         self.progress.advance(pass, span.bytes_done.min(total), total);
     }
 
-    /// Reads a chunk, passes the good rows to `take`, and returns the bad ones.
+    /// Reads a chunk, passes the good rows to `take`, and returns the bad ones. A chunk without any only keeps its
+    /// position.
     pub(crate) fn read<R>(
         &self,
-        chunk: &S::Chunk,
+        chunk: &mut S::Chunk,
         take: impl FnOnce(&PartRows) -> Result<R>,
     ) -> Result<(R, Vec<BadRow>)> {
         let mut rows = self.rows.take().unwrap_or_else(|| PartRows::new(self.draft));
@@ -75,6 +84,9 @@ impl<'a, S: RowSource> Pass<'a, S> {
         let Span { first_row, eval, .. } = self.source.span(chunk);
         let eval = if eval { HeldOut::All } else { self.eval };
         let bad = self.source.read(chunk, Selection { eval, first_row }, &mut rows)?;
+        if bad.is_empty() {
+            self.source.release(chunk);
+        }
         let taken = take(&rows)?;
         self.rows.put(rows);
         Ok((taken, bad))

@@ -28,18 +28,25 @@ impl<T> Pool<T> {
 #[derive(Debug)]
 pub(crate) struct Pooled<T: Default> {
     thing: T,
-    pool: Arc<Pool<T>>,
+    pool: Option<Arc<Pool<T>>>,
 }
 
 impl<T: Default> Pooled<T> {
     pub(crate) fn new(thing: T, pool: &Arc<Pool<T>>) -> Self {
-        Self { thing, pool: Arc::clone(pool) }
+        Self { thing, pool: Some(Arc::clone(pool)) }
+    }
+
+    /// Puts it into its pool now, and leaves an empty one.
+    pub(crate) fn release(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            pool.put(std::mem::take(&mut self.thing));
+        }
     }
 }
 
 impl<T: Default> Drop for Pooled<T> {
     fn drop(&mut self) {
-        self.pool.put(std::mem::take(&mut self.thing));
+        self.release();
     }
 }
 

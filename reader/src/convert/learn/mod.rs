@@ -11,14 +11,14 @@ use rankine_base::error::Result;
 use rankine_base::stop::Stop;
 
 use crate::convert::learn::count::CategoryCounter;
-use crate::convert::pass::Pass;
+use crate::convert::pass::{Pass, chunks_in_flight};
 use crate::convert::plan::moments::Moments;
 use crate::convert::plan::{ColumnStatistics, Plan};
 use crate::convert::pool::Pool;
 use crate::convert::rows::fault::BadRow;
 use crate::convert::rows::source::{PartRows, RowSource};
 use crate::convert::rows::{RawKeys, RawRows, RawValues};
-use crate::ordered::ordered_map;
+use crate::ordered::{ordered_map, ordered_map_within};
 use crate::origin::RowCounts;
 use crate::precomputed::PrecomputedFunction;
 use crate::schema::{DenseFunction, VocabularyKind};
@@ -65,8 +65,8 @@ pub(crate) fn count<S: RowSource>(
         tables.find(|(function, _)| *function == functions[number])
     };
     let buckets = Pool::default();
-    let work = |chunk: S::Chunk| {
-        let ((moments, largest_bags, rows), bad) = pass.read(&chunk, |rows| {
+    let work = |mut chunk: S::Chunk| {
+        let ((moments, largest_bags, rows), bad) = pass.read(&mut chunk, |rows| {
             let mut own = buckets.take().unwrap_or_default();
             counter.add(&counted.keys_of(&rows.train), &mut own)?;
             buckets.put(own);
@@ -82,7 +82,8 @@ pub(crate) fn count<S: RowSource>(
 
     let mut rows = RowCounts::default();
     let mut bad_rows = pass.bad_rows(only_pass.then_some(dir));
-    ordered_map(
+    ordered_map_within(
+        chunks_in_flight(options.threads),
         options.threads,
         &options.stop,
         pass.source.chunks(),

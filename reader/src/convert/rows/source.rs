@@ -109,6 +109,9 @@ pub(crate) trait RowSource: Sync {
     /// If the chunk as a whole cannot be read.
     fn read(&self, chunk: &Self::Chunk, selection: Selection, rows: &mut PartRows) -> Result<Vec<BadRow>>;
 
+    /// Gives up memory of a chunk that was read and has no bad rows.
+    fn release(&self, _chunk: &mut Self::Chunk) {}
+
     /// Returns the name of a bad row of a chunk.
     fn name(&self, chunk: &Self::Chunk, bad: &BadRow) -> BadName;
 

@@ -152,6 +152,13 @@ impl RowSource for TextSource {
         Ok(bad)
     }
 
+    fn release(&self, chunk: &mut Chunk) {
+        // What is skipped may be the rest of a bad row.
+        if chunk.skipped_bytes == 0 {
+            chunk.bytes.release();
+        }
+    }
+
     fn name(&self, chunk: &Chunk, bad: &BadRow) -> BadName {
         let parser = &self.parsers[chunk.source];
         let line = &chunk.bytes[bad.start as usize..bad.end as usize];

@@ -13,14 +13,14 @@ use std::sync::Arc;
 use crossbeam_channel::{Sender, bounded};
 use rankine_base::error::{Error, Result};
 
-use crate::convert::pass::Pass;
+use crate::convert::pass::{Pass, chunks_in_flight};
 use crate::convert::pool::{Pool, Pooled};
 use crate::convert::rows::RawRows;
 use crate::convert::rows::fault::{BadReason, BadRow};
 use crate::convert::rows::source::{RowSource, Span};
 use crate::convert::write::encode::Encoder;
 use crate::convert::write::unknown::{UnknownCategories, UnknownCounter};
-use crate::ordered::ordered_map;
+use crate::ordered::{ordered_map, ordered_map_within};
 use crate::origin::RowCounts;
 use crate::part::Part;
 use crate::samples::Samples;
@@ -119,8 +119,8 @@ fn encode_chunks<S: RowSource>(
         encoder.encode(rows, &mut samples, Some(unknown));
         Arc::new(Pooled::new(samples, &spare))
     };
-    let work = |chunk: S::Chunk| {
-        let ((train, eval, missing_train), bad) = pass.read(&chunk, |rows| {
+    let work = |mut chunk: S::Chunk| {
+        let ((train, eval, missing_train), bad) = pass.read(&mut chunk, |rows| {
             let missing = |values: &Vec<f64>| values.iter().filter(|value| value.is_nan()).count() as u64;
             let missing_train: Vec<u64> = rows.train.dense.iter().map(missing).collect();
             let (train, eval) = (encode(&rows.train, &unknown_train), encode(&rows.eval, &unknown_eval));
@@ -131,7 +131,8 @@ fn encode_chunks<S: RowSource>(
 
     let mut written = WriteResult { missing_train: vec![0; schema.dense.len()], ..WriteResult::default() };
     let mut bad_rows = pass.bad_rows(Some(dir));
-    ordered_map(
+    ordered_map_within(
+        chunks_in_flight(pass.options.threads),
         pass.options.threads,
         &pass.options.stop,
         pass.source.chunks(),
