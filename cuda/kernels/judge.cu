@@ -65,8 +65,8 @@ __device__ inline void judge_block(Sums* threads, Sums* part) {
     if (threadIdx.x == 0) *part = threads[0];
 }
 
-// Writes a batch's keys and counts its samples. Keys beyond the capacity are dropped; `judged` counts them, so the host can
-// tell. Grid: blocks, heads.
+// Writes a batch's keys and counts its samples. Keys beyond the capacity are dropped; `judged` counts them, so the host
+// can tell. Grid: blocks, heads.
 extern "C" __global__ void __launch_bounds__(JUDGE_THREADS) judge(const __grid_constant__ Judge p) {
     __shared__ Sums threads[JUDGE_THREADS];
     const u32 head = blockIdx.y, samples = *p.samples;

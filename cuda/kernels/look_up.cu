@@ -211,10 +211,12 @@ __device__ inline void look_up(const LookUp& p, const LookUpTask& task, const Fe
 
 // Writes the transposed copy of a block's vectors. A thread turns up to four times a square of four samples and four
 // columns; all threads have read theirs before the first writes its own.
-__device__ inline void write_turned(const LookUpFp8& p, const LookUpTask& task, const Feature& feature, const InFp8& from) {
+__device__ inline void write_turned(const LookUpFp8& p, const LookUpTask& task, const Feature& feature,
+                                    const InFp8& from) {
     constexpr u32 TIMES = SAMPLES_EACH_MAX / 4;
     const u32 lanes = task.lanes, words = LOOK_UP_THREADS / lanes * task.each / 4, squares = words * lanes;
-    // Eight lanes by four words, if there are so many lanes, use all banks, both to read and to write.
+    // A warp takes four words of eight lanes, or more words if the task has fewer lanes. With eight lanes, both reads
+    // and writes use all banks.
     const u32 across = min(lanes, 8u), of_warp = WARP / across;
     u32 turned[TIMES][VECTOR];
     const auto place = [&](u32 square, u32& word, u32& lane) {

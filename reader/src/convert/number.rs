@@ -49,6 +49,12 @@ pub(crate) fn weight(weight: f64) -> Option<f32> {
     (weight == 0.0 || stored > 0.0 && stored.is_finite()).then_some(stored)
 }
 
+/// Parses a weight.
+#[inline]
+pub(crate) fn parse_weight(text: &[u8]) -> Option<f32> {
+    parse(text).and_then(weight)
+}
+
 /// Describes a row whose column `column` has another number of weights than of categories.
 pub(crate) fn weight_count((weights, categories): (usize, usize), column: &str) -> String {
     let (plural, of) = (|count| if count == 1 { "" } else { "s" }, if categories == 1 { "y" } else { "ies" });

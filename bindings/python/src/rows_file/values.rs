@@ -39,7 +39,7 @@ fn is_text(values: &DataType) -> bool {
     )
 }
 
-/// Returns the rows of a batch whose columns are of such types.
+/// Returns the rows of a batch. The type of each column must be one for which [`is_direct`] returns true.
 pub(super) fn table_rows(batch: &RecordBatch) -> TableRows {
     TableRows { rows: batch.num_rows(), columns: batch.columns().iter().map(column).collect() }
 }

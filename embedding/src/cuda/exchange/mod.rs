@@ -185,7 +185,8 @@ impl NodeTables {
         }
     }
 
-    /// Enqueues the look-up of the first `samples` samples of such a batch, as [`NodeTables::look_up`] does.
+    /// Enqueues the look-up of the first `samples` samples of a batch that [`NodeTables::route_with`] has routed, as
+    /// [`NodeTables::look_up`] does.
     ///
     /// # Panics
     /// As for [`NodeTables::look_up`].

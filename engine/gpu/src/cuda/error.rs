@@ -21,7 +21,7 @@ pub enum Error {
         /// What failed.
         error: rankine_embedding::cuda::Error,
     },
-    /// So many samples cannot be scored at a time.
+    /// GPUs cannot score the number of samples that the job asks for at a time.
     #[error("eval.batch_size = {size} {why}: use a smaller number, or \"auto\"")]
     ScoreSize {
         /// The number of samples.

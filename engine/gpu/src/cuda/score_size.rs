@@ -7,9 +7,9 @@ use super::error::{Error, Result};
 use super::setup::{ModelSetup, ScoreSize};
 use crate::limits::SCORING_PARTS;
 
-/// Returns how many training batches have as many samples as all ranks score at a time. `create` creates the rank,
-/// which scores so many batches together; it is run without allocating anything. With several ranks this is a
-/// collective call, and all agree.
+/// Returns how many training batches are scored together. `create` creates a rank that scores the given number of
+/// batches together; it runs here without allocating memory. With several ranks this is a collective call, and all
+/// ranks get the same number.
 ///
 /// # Errors
 /// Those of `create`, and if the memory does not suffice.

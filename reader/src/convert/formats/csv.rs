@@ -356,7 +356,7 @@ impl CsvParser {
                 rows.labels[*number].push(label.ok_or(BadReason::Label)?);
             }
             Target::Weight => {
-                let weight = number::parse(field).and_then(number::weight);
+                let weight = number::parse_weight(field);
                 rows.weights.push(weight.ok_or(BadReason::Weight)?);
             }
             Target::Dense { number, largest } => {
@@ -402,8 +402,7 @@ impl CsvParser {
             Target::Weights { number, separator } => {
                 let weights = &mut rows.categories[*number].weights;
                 self.each_category(field, separator, |weight| {
-                    let weight = number::parse(weight).and_then(number::weight);
-                    weights.push(weight.ok_or(BadReason::BagWeight)?);
+                    weights.push(number::parse_weight(weight).ok_or(BadReason::BagWeight)?);
                     Ok(())
                 })?;
             }
@@ -418,7 +417,7 @@ impl CsvParser {
             let mut wrong = None;
             // It ends at a wrong weight.
             let _ = self.each_category(fields.get(field)?, &column.separator, |weight| {
-                let is_weight = number::parse(weight).and_then(number::weight).is_some();
+                let is_weight = number::parse_weight(weight).is_some();
                 wrong = (!is_weight).then(|| excerpt(weight));
                 if is_weight { Ok(()) } else { Err(BadReason::BagWeight) }
             });

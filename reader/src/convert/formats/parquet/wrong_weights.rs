@@ -25,7 +25,7 @@ impl ParquetFile {
                 // It ends at a wrong weight.
                 let _ = value.with_text(&mut Vec::new(), |text| {
                     each_part(text, separator, |weight| {
-                        let is_weight = number::parse(weight).and_then(number::weight).is_some();
+                        let is_weight = number::parse_weight(weight).is_some();
                         wrong = (!is_weight).then(|| excerpt(weight));
                         if is_weight { Ok(()) } else { Err(BadReason::BagWeight) }
                     })
