@@ -204,8 +204,9 @@ impl<T: Element> Iteration<'_, T> {
     }
 
     /// Enqueues the backward pass with several ranks. Dense gradients that are complete are all-reduced while the rest
-    /// is computed; so weight gradients come as early as possible, on the lane of the backward pass. Row gradients are
-    /// sent to their owners in parallel with all of this; only the tables' update waits for them.
+    /// is computed; so weight gradients come as early as possible, on the lane of the backward pass. Bias gradients are
+    /// summed on the lane that all-reduces them. Row gradients are sent to their owners in parallel with all of this;
+    /// only the tables' update waits for them.
     ///
     /// # Safety
     /// As for [`Iteration::enqueue`].
@@ -224,9 +225,9 @@ impl<T: Element> Iteration<'_, T> {
         unsafe {
             self.enqueue(Phase::TopBackward, main)?;
             self.enqueue(Phase::TopWeights, main)?;
-            self.enqueue(Phase::TopBiases, main)?;
             main.record(top_weights_done)?;
             sums.wait(top_weights_done)?;
+            self.enqueue(Phase::TopBiases, sums)?;
             self.enqueue(Phase::AllReduceTop, sums)?;
             self.enqueue(Phase::InteractBackward, main)?;
             main.record(interaction)?;
@@ -234,15 +235,15 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::Reduce, rows)?;
             rows.record(reduced)?;
             self.enqueue(Phase::InteractWeights, main)?;
-            network.interact_sums(main, backward)?;
             main.record(weights_done)?;
             sums.wait(weights_done)?;
+            network.interact_sums(sums, backward)?;
             self.enqueue(Phase::AllReduceInteraction, sums)?;
             self.enqueue(Phase::BottomBackward, main)?;
             self.enqueue(Phase::BottomWeights, main)?;
-            network.bottom_sums(main, backward)?;
             main.record(bottom)?;
             sums.wait(bottom)?;
+            network.bottom_sums(sums, backward)?;
             self.enqueue(Phase::AllReduceBottom, sums)?;
             sums.record(summed)?;
             main.wait(summed)?;
