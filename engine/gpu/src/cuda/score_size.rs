@@ -108,7 +108,7 @@ mod tests {
         assert_eq!([auto(512, 511), auto(512, 0), auto(512, 1024)], [1, 1, 2]);
         assert_eq!(
             [1, 2, 4].map(|ranks| ScoreSize::Auto { samples_max: 1 << 20 }.batches_max(4096, ranks)),
-            [16, 32, 64]
+            [64, 128, 256]
         );
         let fixed = |batch_size, samples| ScoreSize::Fixed(samples).batches_max(batch_size, 2);
         assert_eq!([fixed(64, 1), fixed(64, 64), fixed(64, 65), fixed(64, 700)], [1, 1, 2, 11]);
