@@ -34,13 +34,11 @@ struct Fp8ByFirst {
     const Fp8Scaling* weights_scaling;
     const Fp8Scaling* samples_scaling;
     Guard* guard;
-    // The counter from which clusters take pairs of tiles.
-    u32* taken;
     u32 count;
     u32 columns;
     u32 depth;
     u32 layers;
-    u32 reserved[12];
+    u32 reserved[14];
 };
 static_assert(sizeof(Fp8ByFirst) == 1600);
 
@@ -68,7 +66,6 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth);
     const Stages stages = room.stages();
-    const Taken taken = room.taken();
     const auto buffers_of = [&](u32 consumer) {
         SliceBuffers buffers = room.buffers(consumer);
         buffers.bytes = buffer_bytes, buffers.count = count;
@@ -76,7 +73,6 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
     };
     if (threadIdx.x == 0) {
         stages.make();
-        taken.make(true);
         for (u32 consumer = 0; consumer < 2; consumer++) buffers_of(consumer).make();
         barriers_made();
     }
@@ -84,8 +80,7 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
     cluster_meet();
     if (group == 0) {
         give_registers<40>();
-        if (warp == 0 && lane == 0) fetch_factors<Fp8Factors>(pairs, taken, stages, p.weights, p.samples);
-        if (warp == 3 && lane == 0) taken.take(p.taken, pairs.count);
+        if (warp == 0 && lane == 0) fetch_factors<Fp8Factors>(pairs, stages, p.weights, p.samples);
         if ((warp == 1 || warp == 2) && lane == 0) {
             const auto fetch = [&](u32 barrier, u32 to, u32 column, u32 sample) {
                 arrive_with_bytes(barrier, buffer_bytes);
@@ -98,7 +93,7 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
                 write_tile(p.output, from, column, sample);
                 write_tile(p.output, from + THIN_BYTES, column + COLUMNS / 2, sample);
             };
-            carry_slices<THIN, COLUMNS>(pairs, taken, buffers_of(warp - 1), warp - 1, fetch, write);
+            carry_slices<THIN, COLUMNS>(pairs, buffers_of(warp - 1), warp - 1, fetch, write);
         }
     } else {
         take_registers<232>();
@@ -115,7 +110,8 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
         ring.advance(consumer * pairs.steps);
         float sums[2][SAMPLES / 2];
         u32 number = 0;
-        for (u32 pair; (pair = taken.next(2 * number + consumer)) < pairs.count; number++) {
+        for (u32 pair = pairs.first + consumer * pairs.clusters; pair < pairs.count;
+             pair += 2 * pairs.clusters, number++) {
             const u32 column = pairs.column(pair);
             const u32 columns[2] = {column + own.column(0), column + own.column(1)};
             multiply_tile<Fp8Factors>(sums, pairs, stages, ring, consumer, number);

@@ -36,8 +36,6 @@ struct Fp8Cross {
     const Fp8Scaling* samples_scaling;
     const Fp8Scaling* inputs_scalings[2];
     Fp8Scaling* outputs_scalings[2];
-    // The counter from which clusters take pairs of tiles.
-    u32* taken;
     u32 count;
     u32 columns;
     u32 depth;
@@ -45,7 +43,7 @@ struct Fp8Cross {
     u32 second;
     // Forward: whether a backward pass follows, which needs u, transposed results and updated scalings.
     u32 learns;
-    u32 reserved[9];
+    u32 reserved[11];
 };
 static_assert(sizeof(Fp8Cross) == 1024);
 
@@ -75,11 +73,9 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth);
     const Stages stages = room.stages();
-    const Taken taken = room.taken();
     const bool second = p.second != 0, learns = THEN == BACK || p.learns != 0;
     if (threadIdx.x == 0) {
         stages.make();
-        taken.make(true);
         for (u32 consumer = 0; consumer < 2; consumer++) room.buffers(consumer).make();
         barriers_made();
     }
@@ -87,8 +83,7 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
     cluster_meet();
     if (group == 0) {
         give_registers<40>();
-        if (warp == 0 && lane == 0) fetch_factors<Fp8Factors>(pairs, taken, stages, p.weights, p.samples);
-        if (warp == 3 && lane == 0) taken.take(p.taken, pairs.count);
+        if (warp == 0 && lane == 0) fetch_factors<Fp8Factors>(pairs, stages, p.weights, p.samples);
         if ((warp == 1 || warp == 2) && lane == 0) {
             const auto fetch = [&](u32 barrier, u32 to, u32 column, u32 sample) {
                 arrive_with_bytes(barrier, (second ? 2 : 1) * SLICE_BYTES);
@@ -100,7 +95,7 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
                 write_tile(p.outputs[1], from + SLICE_BYTES, column, sample);
                 if (learns) write_tile(p.turned, from + 2 * SLICE_BYTES, sample, column);
             };
-            carry_slices<SLICE, COLUMNS>(pairs, taken, room.buffers(warp - 1), warp - 1, fetch, write);
+            carry_slices<SLICE, COLUMNS>(pairs, room.buffers(warp - 1), warp - 1, fetch, write);
         }
     } else {
         take_registers<232>();
@@ -119,7 +114,8 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
         ring.advance(consumer * pairs.steps);
         float sums[2][SAMPLES / 2];
         u32 number = 0;
-        for (u32 pair; (pair = taken.next(2 * number + consumer)) < pairs.count; number++) {
+        for (u32 pair = pairs.first + consumer * pairs.clusters; pair < pairs.count;
+             pair += 2 * pairs.clusters, number++) {
             const u32 sample = pairs.sample(pair), column = pairs.column(pair);
             // The biases of the lane's columns, or the sums of their gradients.
             float by_column[2][2] = {};

@@ -32,14 +32,12 @@ struct Fp8Matmul {
     const Fp8Scaling* weights_scaling;
     const Fp8Scaling* samples_scaling;
     Fp8Scaling* scaling;
-    // The counter from which clusters take pairs of tiles.
-    u32* taken;
     u32 count;
     u32 columns;
     u32 depth;
     // Forward and plain: whether a backward pass follows, which needs transposed results, bits and updated scalings.
     u32 learns;
-    u32 reserved[14];
+    u32 reserved[16];
 };
 static_assert(sizeof(Fp8Matmul) == 640);
 
@@ -50,8 +48,8 @@ constexpr u32 ROWS_BYTES = SAMPLES * COLUMNS;
 constexpr u32 TILE_BYTES = 2 * ROWS_BYTES;
 constexpr u32 TILES_AT = STAGES * STAGE_BYTES;
 constexpr u32 BARRIERS_AT = TILES_AT + 2 * TILE_BYTES;
-constexpr u32 TAKEN_AT = BARRIERS_AT + 8 * Stages::BARRIERS;
-static_assert(TAKEN_AT + Taken::BYTES <= SHARED_BYTES_MAX);
+constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * Stages::BARRIERS;
+static_assert(SHARED_BYTES <= 232448);
 // Words of bits per lane and tile: one bit for each of its sums.
 constexpr u32 WORDS = SAMPLES / WARP;
 // A word of fp8 has four sums of a lane, two columns of two samples; this is the number of words per half of a tile.
@@ -78,18 +76,15 @@ __device__ inline void fp8_matmul(const Fp8Matmul& p) {
     const u32 group = threadIdx.x / GROUP_THREADS, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth);
     const Stages stages(base, base + BARRIERS_AT);
-    const Taken taken(base + TAKEN_AT);
     if (threadIdx.x == 0) {
         stages.make();
-        taken.make(false);
         barriers_made();
     }
     __syncthreads();
     cluster_meet();
     if (group == 0) {
         give_registers<40>();
-        if (threadIdx.x == 0) fetch_factors<Fp8Factors>(pairs, taken, stages, p.weights, p.samples);
-        if (threadIdx.x == 3 * WARP) taken.take(p.taken, pairs.count);
+        if (threadIdx.x == 0) fetch_factors<Fp8Factors>(pairs, stages, p.weights, p.samples);
     } else {
         take_registers<232>();
         const Pieces own;
@@ -105,7 +100,8 @@ __device__ inline void fp8_matmul(const Fp8Matmul& p) {
         ring.advance(consumer * pairs.steps);
         float sums[2][SAMPLES / 2];
         u32 number = 0;
-        for (u32 pair; (pair = taken.next(2 * number + consumer)) < pairs.count; number++) {
+        for (u32 pair = pairs.first + consumer * pairs.clusters; pair < pairs.count;
+             pair += 2 * pairs.clusters, number++) {
             const u32 sample = pairs.sample(pair), column = pairs.column(pair);
             u32* const bits = p.bits + u64(pair * 2 + pairs.rank) * WORDS * GROUP_THREADS + thread;
             // The biases of the lane's columns, or the sums of their gradients.

@@ -58,23 +58,6 @@ __device__ inline void wait(u32 barrier, u32 parity) {
         : "memory");
 }
 
-__device__ inline u32 load_word(u32 from) {
-    u32 word;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
-    return word;
-}
-
-// Stores a word at this address in another block of the cluster, and counts its bytes at a barrier there.
-__device__ inline void send_word(u32 to, u32 word, u32 barrier, u32 block) {
-    asm volatile(
-        "{\n.reg .b32 there, counts;\n"
-        "mapa.shared::cluster.u32 there, %0, %3;\n"
-        "mapa.shared::cluster.u32 counts, %2, %3;\n"
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [there], %1, [counts];\n}" ::"r"(to),
-        "r"(word), "r"(barrier), "r"(block)
-        : "memory");
-}
-
 // Waits for other warps of the block: `threads` in all that name the same barrier number, which starts at 1.
 __device__ inline void meet(u32 number, u32 threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");

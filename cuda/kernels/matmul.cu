@@ -28,15 +28,13 @@ struct Matmul {
     float* parts;
     // For cross layers: one per column.
     const float* bias;
-    // The counter from which clusters take pairs of tiles.
-    u32* taken;
     u32 count;
     u32 columns;
     u32 depth;
     // For cross layers: whether there is a second input. Without one, x is x0 (forward), and nothing is added
     // (backward).
     u32 second;
-    u32 reserved[6];
+    u32 reserved[8];
 };
 static_assert(sizeof(Matmul) == 832);
 
@@ -99,11 +97,9 @@ __device__ inline void matmul(const Matmul& p) {
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth * sizeof(bf16));
     const Stages stages = room.stages();
-    const Taken taken = room.taken();
     const bool second = TAKEN == 2 && p.second != 0;
     if (threadIdx.x == 0) {
         stages.make();
-        taken.make(true);
         for (u32 consumer = 0; consumer < 2; consumer++) room.buffers(consumer).make(GROUP_THREADS / WARP);
         barriers_made();
     }
@@ -111,8 +107,7 @@ __device__ inline void matmul(const Matmul& p) {
     cluster_meet();
     if (group == 0) {
         give_registers<40>();
-        if (warp == 0 && lane == 0) fetch_factors<Factors>(pairs, taken, stages, p.weights, p.samples);
-        if (warp == 3 && lane == 0) taken.take(p.taken, pairs.count);
+        if (warp == 0 && lane == 0) fetch_factors<Factors>(pairs, stages, p.weights, p.samples);
         if (warp >= 1 && warp <= 2 && lane == 0) {
             const auto fetch = [&](u32 barrier, u32 to, u32 column, u32 sample) {
                 arrive_with_bytes(barrier, (second ? 2 : 1) * SLICE_BYTES);
@@ -129,7 +124,7 @@ __device__ inline void matmul(const Matmul& p) {
                     write_tile(p.outputs[i / 2], from + i * BOX_BYTES, column + i % 2 * (COLUMNS / 2), sample);
                 }
             };
-            carry_slices<SLICE, COLUMNS>(pairs, taken, room.buffers(warp - 1), warp - 1, fetch, write);
+            carry_slices<SLICE, COLUMNS>(pairs, room.buffers(warp - 1), warp - 1, fetch, write);
         }
     } else {
         take_registers<232>();
@@ -142,7 +137,8 @@ __device__ inline void matmul(const Matmul& p) {
         ring.advance(consumer * pairs.steps);
         float sums[2][SAMPLES / 2];
         u32 number = 0;
-        for (u32 pair; (pair = taken.next(2 * number + consumer)) < pairs.count; number++) {
+        for (u32 pair = pairs.first + consumer * pairs.clusters; pair < pairs.count;
+             pair += 2 * pairs.clusters, number++) {
             // The columns whose sums this lane has, in either half.
             const u32 own = pairs.column(pair) + warp * 16 + lane / 4;
             const auto own_column = [&](u32 half, u32 i) { return own + half * (COLUMNS / 2) + i * 8; };

@@ -10,9 +10,7 @@
 // its slices: element-wise work may take longer than products, so both warpgroups can do theirs at the same time.
 //
 // Two blocks form a cluster with tiles of the same samples; each fetches half of the samples for both. Pairs of tiles
-// are numbered along a sample's columns, so that samples are read from memory once; weights stay in the cache. Clusters
-// take pairs from a common counter, so that those that start late or share their multiprocessors with other kernels
-// take fewer.
+// are numbered along a sample's columns, so that samples are read from memory once; weights stay in the cache.
 #pragma once
 
 #include "hopper.cuh"
@@ -52,84 +50,36 @@ struct Pairs {
     u32 across;
     u32 count;
     u32 steps;
+    u32 first;
+    u32 clusters;
     u32 rank;
 
     __device__ inline Pairs(u32 samples, u32 columns, u32 depth_bytes)
         : across((columns + 2 * COLUMNS - 1) / (2 * COLUMNS)), count((samples + SAMPLES - 1) / SAMPLES * across),
-          steps((depth_bytes + ROW_BYTES - 1) / ROW_BYTES), rank(cluster_rank()) {}
+          steps((depth_bytes + ROW_BYTES - 1) / ROW_BYTES), first(blockIdx.x / 2), clusters(gridDim.x / 2),
+          rank(cluster_rank()) {}
 
     __device__ inline u32 sample(u32 pair) const { return pair / across * SAMPLES; }
     __device__ inline u32 column(u32 pair) const { return (pair % across * 2 + rank) * COLUMNS; }
 };
 
-// The pairs that a cluster takes, numbered in the order in which it takes them. One thread of the first block takes them
-// from the counter, ahead of the product, and sends them to both blocks. Even numbers are the first warpgroup's, odd
-// ones the second's; each gets a number beyond the last pair at the end.
-//
-// The counter is 0 between products: each cluster takes pairs until there are none, so the last one to do so knows that
-// it is the last.
-struct Taken {
-    // Pairs that are known at a time.
-    static constexpr u32 LENGTH = 2;
-    static constexpr u32 BYTES = LENGTH * (sizeof(u32) + 2 * sizeof(u64));
-    u32 known;
-    u32 read;
-    u32 pairs;
+// The slices of a warpgroup's tiles in order, each `HEIGHT` samples by `WIDTH` columns: first down a tile's samples.
+template <u32 HEIGHT, u32 WIDTH>
+struct Slices {
+    static constexpr u32 DOWN = SAMPLES / HEIGHT;
+    static constexpr u32 COUNT = DOWN * (COLUMNS / WIDTH);
+    u32 pair;
+    u32 slice = 0;
 
-    __device__ inline Taken(u32 base) : known(base), read(known + 8 * LENGTH), pairs(read + 8 * LENGTH) {}
+    __device__ inline Slices(const Pairs& pairs, u32 consumer) : pair(pairs.first + consumer * pairs.clusters) {}
 
-    // Called by one thread of each block. `carried` is whether warps carry slices.
-    __device__ inline void make(bool carried) const {
-        // In each block the warps of one warpgroup, the warp that carries its slices, and the one that fetches factors.
-        const u32 readers = 2 * (GROUP_THREADS / WARP + carried + 1);
-        for (u32 i = 0; i < LENGTH; i++) {
-            barrier_make(known + 8 * i, 1);
-            barrier_make(read + 8 * i, readers);
-        }
+    __device__ inline bool done(const Pairs& pairs) const { return pair >= pairs.count; }
+    __device__ inline u32 sample(const Pairs& pairs) const { return pairs.sample(pair) + slice % DOWN * HEIGHT; }
+    __device__ inline u32 column(const Pairs& pairs) const { return pairs.column(pair) + slice / DOWN * WIDTH; }
+    __device__ inline void advance(const Pairs& pairs) {
+        slice = (slice + 1) % COUNT;
+        if (slice == 0) pair += 2 * pairs.clusters;
     }
-
-    // Takes all pairs, by one thread of each block.
-    __device__ inline void take(u32* counter, u32 count) const {
-        const bool first = cluster_rank() == 0;
-        // Both warpgroups get an end; the second block's thread sees it when it arrives.
-        for (u32 number = 0, ends = 0, pair = 0; ends < 2; number++) {
-            const u32 at = number % LENGTH, round = number / LENGTH;
-            if (first && number >= LENGTH) wait(read + 8 * at, (round & 1) ^ 1);
-            arrive_with_bytes(known + 8 * at, sizeof(u32));
-            if (first) {
-                if (pair < count) pair = atomicAdd(counter, 1);
-                if (pair == count + gridDim.x / 2 - 1 && ends == 0) *counter = 0;
-                for (u32 block = 0; block < 2; block++) send_word(pairs + sizeof(u32) * at, pair, known + 8 * at, block);
-            } else {
-                wait(known + 8 * at, round & 1);
-                pair = load_word(pairs + sizeof(u32) * at);
-            }
-            ends += pair >= count;
-        }
-    }
-
-    // Waits for a pair, by one thread of a warp.
-    __device__ inline u32 alone(u32 number) const {
-        const u32 pair = wait_for(number);
-        done(number);
-        return pair;
-    }
-
-    // Waits for a pair, by all lanes of a warp.
-    __device__ inline u32 next(u32 number) const {
-        const u32 pair = wait_for(number);
-        __syncwarp();
-        if (threadIdx.x % WARP == 0) done(number);
-        return pair;
-    }
-
-private:
-    __device__ inline u32 wait_for(u32 number) const {
-        wait(known + 8 * (number % LENGTH), number / LENGTH & 1);
-        return load_word(pairs + sizeof(u32) * (number % LENGTH));
-    }
-
-    __device__ inline void done(u32 number) const { arrive_at(read + 8 * (number % LENGTH), 0); }
 };
 
 // The ring of slice buffers of one warpgroup, with their barriers: inputs have arrived (`given`), elements are
@@ -152,39 +102,27 @@ struct SliceBuffers {
     }
 };
 
-// Fetches the inputs of a warpgroup's slices and writes their outputs, by one thread. Slices are `HEIGHT` samples by
-// `WIDTH` columns, first down a tile's samples; there are no more buffers than slices of a tile. `fetch` gets a barrier
-// (at which it announces its bytes), the buffer, a column and a sample; `write` gets all but the barrier.
+// Fetches the inputs of a warpgroup's slices and writes their outputs, by one thread. `fetch` gets a barrier (at
+// which it announces its bytes), the buffer, a column and a sample; `write` gets all but the barrier.
 template <u32 HEIGHT, u32 WIDTH, class FETCH, class WRITE>
-__device__ inline void carry_slices(const Pairs& pairs, const Taken& taken, const SliceBuffers& buffers, u32 consumer,
-                                    const FETCH& fetch, const WRITE& write) {
-    constexpr u32 DOWN = SAMPLES / HEIGHT, COUNT = DOWN * (COLUMNS / WIDTH);
-    const auto sample = [&](u32 pair, u32 slice) { return pairs.sample(pair) + slice % DOWN * HEIGHT; };
-    const auto column = [&](u32 pair, u32 slice) { return pairs.column(pair) + slice / DOWN * WIDTH; };
-    // The next slice to fetch, and its pair.
-    u32 next = 0, ahead = 0, number = consumer;
+__device__ inline void carry_slices(const Pairs& pairs, const SliceBuffers& buffers, u32 consumer, const FETCH& fetch,
+                                    const WRITE& write) {
+    Slices<HEIGHT, WIDTH> ahead(pairs, consumer), behind = ahead;
     const auto fetch_next = [&](u32 buffer) {
-        if (next >= pairs.count) return;
-        if (ahead == 0) {
-            next = taken.alone(number);
-            number += 2;
-            if (next >= pairs.count) return;
-        }
-        fetch(buffers.given + 8 * buffer, buffers.base + buffer * buffers.bytes, column(next, ahead),
-              sample(next, ahead));
-        ahead = (ahead + 1) % COUNT;
+        if (ahead.done(pairs)) return;
+        const u32 barrier = buffers.given + 8 * buffer, to = buffers.base + buffer * buffers.bytes;
+        fetch(barrier, to, ahead.column(pairs), ahead.sample(pairs));
+        ahead.advance(pairs);
     };
     for (u32 buffer = 0; buffer < buffers.count; buffer++) fetch_next(buffer);
-    u32 item = 0;
-    for (u32 pair = next; pair < pairs.count; pair = next) {
-        for (u32 slice = 0; slice < COUNT; slice++, item++) {
-            const u32 buffer = item % buffers.count;
-            wait(buffers.finished + 8 * buffer, item / buffers.count & 1);
-            write(buffers.base + buffer * buffers.bytes, column(pair, slice), sample(pair, slice));
-            writes_begun();
-            writes_read();
-            fetch_next(buffer);
-        }
+    for (u32 number = 0; !behind.done(pairs); number++) {
+        const u32 buffer = number % buffers.count, from = buffers.base + buffer * buffers.bytes;
+        wait(buffers.finished + 8 * buffer, number / buffers.count & 1);
+        write(from, behind.column(pairs), behind.sample(pairs));
+        writes_begun();
+        writes_read();
+        fetch_next(buffer);
+        behind.advance(pairs);
     }
     writes_done();
 }
@@ -216,12 +154,10 @@ template <u32 BUFFERS, u32 BUFFER_BYTES>
 struct Room {
     static constexpr u32 BUFFERS_AT = STAGES * STAGE_BYTES;
     static constexpr u32 BARRIERS_AT = BUFFERS_AT + 2 * BUFFERS * BUFFER_BYTES;
-    static constexpr u32 TAKEN_AT = BARRIERS_AT + 8 * (Stages::BARRIERS + 4 * BUFFERS);
-    static_assert(TAKEN_AT + Taken::BYTES <= SHARED_BYTES_MAX);
+    static_assert(BARRIERS_AT + 8 * (Stages::BARRIERS + 4 * BUFFERS) <= SHARED_BYTES_MAX);
     u32 base;
 
     __device__ inline Stages stages() const { return Stages(base, base + BARRIERS_AT); }
-    __device__ inline Taken taken() const { return Taken(base + TAKEN_AT); }
     __device__ inline SliceBuffers buffers(u32 consumer) const {
         const u32 given = base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * BUFFERS);
         const u32 first = base + BUFFERS_AT + consumer * BUFFERS * BUFFER_BYTES;
@@ -244,12 +180,12 @@ struct Bf16Factors {
 
 // Fetches the factors of all pairs, by one thread of a block.
 template <class FACTORS>
-__device__ inline void fetch_factors(const Pairs& pairs, const Taken& taken, const Stages& stages,
-                                     const TensorMap& weights, const TensorMap& samples) {
+__device__ inline void fetch_factors(const Pairs& pairs, const Stages& stages, const TensorMap& weights,
+                                     const TensorMap& samples) {
     prefetch(weights);
     prefetch(samples);
     Ring ring;
-    for (u32 number = 0, pair; (pair = taken.alone(number)) < pairs.count; number++) {
+    for (u32 pair = pairs.first; pair < pairs.count; pair += pairs.clusters) {
         const u32 sample = pairs.sample(pair) + pairs.rank * (SAMPLES / 2), column = pairs.column(pair);
         for (u32 step = 0; step < pairs.steps; step++) {
             const u32 to = stages.base + ring.stage * STAGE_BYTES, barrier = stages.full + 8 * ring.stage;

@@ -6,7 +6,7 @@
 
 use half::bf16;
 
-use super::{Blas, BlasElement, Compute, Epilogue, Factor, Library, Product, total};
+use super::{Blas, BlasElement, Compute, Epilogue, Factor, Library, Product, launcher, total};
 use crate::kernels::{
     CROSS_LAYERS, Fp8CrossGradient, Fp8CrossGradientMatrices, Fp8CrossKept, Fp8CrossLayer, Fp8CrossMatrices,
     Fp8Factors, Fp8GradientByFirst, Fp8Matrix, Fp8Outputs, Fp8Plain, Fp8Relu, Fp8ReluGradient, Fp8Tensor,
@@ -31,7 +31,8 @@ impl Product {
         let rows = out.outputs.rows;
         fits(x.straight(), weights.straight(), rows);
         let own = Fp8Relu::new(x, weights, bias, out, learns)?;
-        Self::tiled(blas, own, None)
+        let grid = own.grid(blas.device().multiprocessors());
+        Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
     /// The gradients with respect to the inputs of a ReLU, computed from those with respect to the outputs of the
@@ -51,7 +52,8 @@ impl Product {
         fits(gradients.straight(), weights.across(), out.rows);
         let sums = total(blas, matmul_pieces(rows), columns, sums)?;
         let own = Fp8ReluGradient::new(gradients, weights, bits, out, sums.parts)?;
-        Self::tiled(blas, own, Some(sums))
+        let grid = own.grid(blas.device().multiprocessors());
+        Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) })
     }
 
     /// `out = x weightsᵀ`. `learns` is whether a backward pass follows; otherwise only `out.rows` is written.
@@ -67,7 +69,8 @@ impl Product {
     ) -> Result<Self> {
         fits(x, weights, out.rows);
         let own = Fp8Plain::new(x, weights, out, learns)?;
-        Self::tiled(blas, own, None)
+        let grid = own.grid(blas.device().multiprocessors());
+        Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
     /// A cross layer, which also keeps the product. `learns` is whether a backward pass follows; otherwise only
@@ -80,7 +83,8 @@ impl Product {
         fits(factors.samples, factors.weights, out.rows);
         alike([Some(first), input, Some(product)], out.rows);
         let own = Fp8CrossLayer::new(matrices, learns)?;
-        Self::tiled(blas, own, None)
+        let grid = own.grid(blas.device().multiprocessors());
+        Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
     /// The backward pass of a cross layer. The gradients with respect to its product are also summed over the samples,
@@ -99,7 +103,8 @@ impl Product {
         alike([Some(first), added, Some(out)], product.rows);
         let sums = total(blas, matmul_pieces(rows), columns, sums)?;
         let own = Fp8CrossGradient::new(matrices, sums.parts)?;
-        Self::tiled(blas, own, Some(sums))
+        let grid = own.grid(blas.device().multiprocessors());
+        Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) })
     }
 
     /// The gradients with respect to the input of the first of some cross layers, which is x0, including what these
@@ -125,7 +130,8 @@ impl Product {
             alike([Some(layer.product), Some(layer.gradients)], out);
         }
         let own = Fp8GradientByFirst::new(factors, layers, out, guard)?;
-        Self::tiled(blas, own, None)
+        let grid = own.grid(blas.device().multiprocessors());
+        Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
     /// `out = x weightsᵀ`, or with a bias `relu(x weightsᵀ + bias)`, in bf16.
@@ -141,7 +147,8 @@ impl Product {
     ) -> Result<Self> {
         fits(x, weights, out);
         let own = Fp8ToBf16::new(x, weights, bias.unwrap_or(Pointer::NULL), out)?;
-        Self::tiled(blas, own, None)
+        let grid = own.grid(blas.device().multiprocessors());
+        Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None })
     }
 
     /// The gradients with respect to a layer's weights, `out = gradientsᵀ x`, computed by cuBLASLt.

@@ -73,8 +73,6 @@ pub struct Blas {
     workspace: Buffer<u8>,
     /// Buffers for partial column sums.
     parts: RefCell<Vec<Buffer<f32>>>,
-    /// Counters of tiles.
-    counters: RefCell<Vec<Buffer<u32>>>,
     algorithms: Algorithms,
     known: Tuning,
     /// The algorithms of all products planned so far.
@@ -103,8 +101,8 @@ impl Blas {
         let workspace = Buffer::uninitialized(device, WORKSPACE_BYTES)?;
         let known = Tuning::known(&gpu, library);
         let taken = RefCell::new(Tuning { gpu, library, ..Tuning::default() });
-        let (parts, counters) = (RefCell::default(), RefCell::default());
-        Ok(Self { device: Arc::clone(device), handle, workspace, parts, counters, algorithms, known, taken })
+        let parts = RefCell::default();
+        Ok(Self { device: Arc::clone(device), handle, workspace, parts, algorithms, known, taken })
     }
 
     /// Returns the algorithms of all products planned so far. Given as [`Algorithms::Recorded`], they reproduce the
@@ -119,14 +117,6 @@ impl Blas {
         let room = Buffer::uninitialized(&self.device, len)?;
         let pointer = room.pointer();
         self.parts.borrow_mut().push(room);
-        Ok(pointer)
-    }
-
-    /// Returns a counter that is 0, which lives as long as `self`.
-    pub(super) fn counter(&self) -> Result<Pointer<u32>> {
-        let counter = Buffer::filled(&self.device, 1, 0)?;
-        let pointer = counter.pointer();
-        self.counters.borrow_mut().push(counter);
         Ok(pointer)
     }
 

@@ -17,7 +17,7 @@ use half::bf16;
 
 use crate::kernels::{
     Columns, Cross, CrossGradient, Element, ElementKind, Factors, Kernel, MatmulCross, MatmulCrossGradient,
-    MatmulInputs, MatmulReluGradient, Tiled, Total, is_tiled, matmul_pieces,
+    MatmulInputs, MatmulReluGradient, Total, is_tiled, matmul_pieces,
 };
 use crate::runtime::{Lane, Pointer, Result};
 
@@ -269,17 +269,6 @@ impl Product {
         }
     }
 
-    /// A product of one kernel, whose blocks share its tiles among them.
-    fn tiled(
-        blas: &Blas,
-        own: impl Tiled + fmt::Debug + Send + 'static,
-        sums: Option<Total>,
-    ) -> Result<Self> {
-        let own = own.counting(blas.counter()?);
-        let grid = own.grid(blas.device().multiprocessors());
-        Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums })
-    }
-
     fn relu_gradient<T: Element>(
         blas: &Blas,
         compute: Compute,
@@ -289,10 +278,12 @@ impl Product {
         sums: Pointer<f32>,
     ) -> Result<Self> {
         assert_eq!((outputs.rows, outputs.columns), (out.rows, out.columns));
+        let device = blas.device();
         if let Some(factors) = for_hopper(blas, factors, false, &[out, outputs]) {
             let sums = total(blas, matmul_pieces(out.rows), out.columns, sums)?;
             let own = MatmulReluGradient::new(factors, out.cast(), outputs.cast(), sums.parts)?;
-            return Self::tiled(blas, own, Some(sums));
+            let grid = own.grid(device.multiprocessors());
+            return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) });
         }
         let library = Library::new(blas, compute, factors, out, Epilogue::None, None)?;
         let pieces = Columns::<T>::pieces(out.rows as u32) as usize;
@@ -329,7 +320,8 @@ impl Product {
                 (first.pointer.address(), first.stride) != (input.pointer.address(), input.stride);
             let inputs = MatmulInputs { first: first.cast(), second: own_input.then(|| input.cast()) };
             let own = MatmulCross::new(factors, inputs, [product.cast(), out.cast()], bias)?;
-            return Self::tiled(blas, own, None);
+            let grid = own.grid(blas.device().multiprocessors());
+            return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None });
         }
         let library = Library::like(blas, compute, factors, product, Epilogue::None, like)?;
         let cross = Cross {
@@ -368,7 +360,8 @@ impl Product {
             let inputs = MatmulInputs { first: first.cast(), second: added.map(Matrix::cast) };
             let outputs = [out.cast(), product.cast()];
             let own = MatmulCrossGradient::new(factors, inputs, outputs, sums.parts)?;
-            return Self::tiled(blas, own, Some(sums));
+            let grid = own.grid(blas.device().multiprocessors());
+            return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) });
         }
         let library = Library::new(blas, compute, factors, out, Epilogue::None, None)?;
         let (kernel, sums) = cross_gradient_behind(blas, added, matrices, sums)?;

@@ -29,12 +29,11 @@ struct Fp8ByFirst {
     weights_scaling: Pointer<Fp8Scaling>,
     samples_scaling: Pointer<Fp8Scaling>,
     guard: Pointer<Guard>,
-    taken: Pointer<u32>,
     count: u32,
     columns: u32,
     depth: u32,
     layers: u32,
-    reserved: [u32; 12],
+    reserved: [u32; 14],
 }
 
 const _: () = assert!(size_of::<Fp8ByFirst>() == 1600);
@@ -60,12 +59,11 @@ impl Fp8ByFirst {
             weights_scaling: weights.scaling,
             samples_scaling: samples.scaling,
             guard,
-            taken: Pointer::NULL,
             count: out.rows as u32,
             columns: out.columns as u32,
             depth: samples.numbers.columns as u32,
             layers: layers.len() as u32,
-            reserved: [0; 12],
+            reserved: [0; 14],
         };
         for (index, layer) in layers.iter().enumerate() {
             all.products[index] = tiles(layer.product.numbers, THIN, COLUMNS)?;

@@ -25,13 +25,12 @@ struct Fp8Cross {
     samples_scaling: Pointer<Fp8Scaling>,
     inputs_scalings: [Pointer<Fp8Scaling>; 2],
     outputs_scalings: [Pointer<Fp8Scaling>; 2],
-    taken: Pointer<u32>,
     count: u32,
     columns: u32,
     depth: u32,
     second: u32,
     learns: u32,
-    reserved: [u32; 9],
+    reserved: [u32; 11],
 }
 
 const _: () = assert!(size_of::<Fp8Cross>() == 1024);
@@ -62,13 +61,12 @@ impl Fp8Cross {
             samples_scaling: samples.scaling,
             inputs_scalings: [first.scaling, other.scaling],
             outputs_scalings: [straight.scaling, both.scaling],
-            taken: Pointer::NULL,
             count: straight.numbers.rows as u32,
             columns: straight.numbers.columns as u32,
             depth: samples.numbers.columns as u32,
             second: u32::from(second.is_some()),
             learns: 1,
-            reserved: [0; 9],
+            reserved: [0; 11],
         })
     }
 }

@@ -41,12 +41,11 @@ struct Fp8Matmul {
     weights_scaling: Pointer<Fp8Scaling>,
     samples_scaling: Pointer<Fp8Scaling>,
     scaling: Pointer<Fp8Scaling>,
-    taken: Pointer<u32>,
     count: u32,
     columns: u32,
     depth: u32,
     learns: u32,
-    reserved: [u32; 14],
+    reserved: [u32; 16],
 }
 
 const _: () = assert!(size_of::<Fp8Matmul>() == 640);
@@ -66,12 +65,11 @@ impl Fp8Matmul {
             weights_scaling: weights.scaling,
             samples_scaling: samples.scaling,
             scaling: Pointer::NULL,
-            taken: Pointer::NULL,
             count: samples.numbers.rows as u32,
             columns: columns as u32,
             depth: samples.numbers.columns as u32,
             learns: 1,
-            reserved: [0; 14],
+            reserved: [0; 16],
         })
     }
 

@@ -18,11 +18,8 @@ pub(super) const ROW_BYTES: usize = 128;
 /// Elements of one row of a tile.
 const DEPTH: usize = ROW_BYTES / 2;
 const STAGES: usize = 4;
-/// Pairs of tiles that a cluster knows at a time, each with two barriers.
-const TAKEN_BYTES: usize = 2 * (4 + 2 * 8);
-/// All stages of factors, their barriers, and the pairs that a cluster has taken.
-pub(super) const STAGES_BYTES: usize =
-    STAGES * (COLUMNS + SAMPLES) * ROW_BYTES + 8 * (2 * STAGES + 2) + TAKEN_BYTES;
+/// All stages of factors, and their barriers.
+pub(super) const STAGES_BYTES: usize = STAGES * (COLUMNS + SAMPLES) * ROW_BYTES + 8 * (2 * STAGES + 2);
 /// Samples per slice, in boxes of [`DEPTH`] columns.
 const SLICE: usize = 32;
 /// The most slice buffers of each of two warpgroups.
@@ -93,12 +90,11 @@ struct Matmul {
     outputs: [TensorMap; 2],
     parts: Pointer<f32>,
     bias: Pointer<f32>,
-    taken: Pointer<u32>,
     count: u32,
     columns: u32,
     depth: u32,
     second: u32,
-    reserved: [u32; 6],
+    reserved: [u32; 8],
 }
 
 const _: () = assert!(size_of::<Matmul>() == 832);
@@ -146,12 +142,11 @@ impl Matmul {
             outputs: [slices(outputs[0])?, slices(outputs[1])?],
             parts: Pointer::NULL,
             bias: Pointer::NULL,
-            taken: Pointer::NULL,
             count: outputs[0].rows as u32,
             columns: outputs[0].columns as u32,
             depth: samples.columns as u32,
             second: u32::from(second.is_some()),
-            reserved: [0; 6],
+            reserved: [0; 8],
         })
     }
 }
@@ -162,16 +157,6 @@ pub(super) fn grid(samples: u32, columns: u32, multiprocessors: u32) -> (u32, u3
     (2 * pairs.min(multiprocessors / 2), 1)
 }
 
-/// A product whose blocks take tiles from a counter.
-pub(crate) trait Tiled: Kernel {
-    /// Grid on a GPU with this many multiprocessors.
-    fn grid(&self, multiprocessors: u32) -> (u32, u32);
-
-    /// With this counter, which is 0 before and after each launch. Launches that may overlap need separate ones.
-    #[must_use]
-    fn counting(self, taken: Pointer<u32>) -> Self;
-}
-
 /// A kernel with parameters `$of`, which have a `count` of samples and `columns`.
 macro_rules! matmul {
     ($(#[$words:meta])+ $name:ident($of:ident)) => {
@@ -180,14 +165,10 @@ macro_rules! matmul {
         #[derive(Debug, Clone, Copy)]
         pub(crate) struct $name($of);
 
-        impl $crate::kernels::Tiled for $name {
-            fn grid(&self, multiprocessors: u32) -> (u32, u32) {
+        impl $name {
+            /// Grid on a GPU with this many multiprocessors.
+            pub(crate) fn grid(&self, multiprocessors: u32) -> (u32, u32) {
                 $crate::kernels::matmul::grid(self.0.count, self.0.columns, multiprocessors)
-            }
-
-            fn counting(mut self, taken: Pointer<u32>) -> Self {
-                self.0.taken = taken;
-                self
             }
         }
 

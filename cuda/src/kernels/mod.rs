@@ -94,7 +94,7 @@ pub use look_up::{Fp8Vectors, LookUp, LookUpFp8, LookUpTask, Vectors};
 pub use machine::{Machine, MachineBackward, MachineForward};
 pub use mark::Mark;
 pub(crate) use matmul::{
-    Factors, Inputs as MatmulInputs, MatmulCross, MatmulCrossGradient, MatmulReluGradient, Tiled, is_tiled,
+    Factors, Inputs as MatmulInputs, MatmulCross, MatmulCrossGradient, MatmulReluGradient, is_tiled,
     pieces as matmul_pieces,
 };
 pub use merge::{Link, Merge};
