@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of a key: a requested row.
 pub const KEY_BYTES: u64 = 8;
+/// Bytes of the factor of an id with a weight; sent only with [`crate::placement::Exchange::Pooled`].
+pub const FACTOR_BYTES: u64 = 4;
 /// Bytes of the number of ids in a part of a bag; sent only with [`crate::placement::Exchange::Pooled`].
 pub const LENGTH_BYTES: u64 = 4;
 

@@ -8,6 +8,7 @@ use crate::frequency::{BagLengths, FrequencyProfile};
 use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Placement};
 use crate::table::TableSpec;
+use crate::traffic::{FACTOR_BYTES, KEY_BYTES};
 
 /// The input of a plan.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub struct TableInput<'a> {
     pub rule: UpdateRule,
     /// The bags of each feature that looks it up.
     pub features: Vec<&'a BagLengths>,
+    /// Whether the ids of some feature have weights: then a factor is sent with each id of a bag.
+    pub weighted: bool,
     /// How often its rows are looked up.
     pub profile: &'a FrequencyProfile,
     /// Its required placement; if `None`, the planner chooses.
@@ -42,6 +45,13 @@ pub struct TableInput<'a> {
     /// The number of frequent rows if it is hybrid: this many of the most frequent known rows, or fewer if some that
     /// follow are about equally frequent. If `None`, the planner chooses.
     pub frequent_rows: Option<u64>,
+}
+
+impl TableInput<'_> {
+    /// Bytes of an id of a bag that is sent to owners that pool.
+    pub(super) fn id_bytes(&self) -> f64 {
+        (KEY_BYTES + if self.weighted { FACTOR_BYTES } else { 0 }) as f64
+    }
 }
 
 /// What a rank stores and does per iteration in addition to the tables.

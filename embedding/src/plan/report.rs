@@ -502,7 +502,7 @@ fn padding(search: &Search<'_>, choices: &[Choice]) -> f64 {
             let (vectors, ids) = (vector_rounds * round.vectors as f64, id_rounds * round.ids as f64);
             let keys = match exchange {
                 Exchange::Rows => vectors * KEY_BYTES as f64,
-                Exchange::Pooled => vectors * LENGTH_BYTES as f64 + ids * KEY_BYTES as f64,
+                Exchange::Pooled => vectors * LENGTH_BYTES as f64 + ids * costs.input.id_bytes(),
             };
             let shards = costs.shard_columns(choice);
             let capacity: f64 = shards.iter().map(|&columns| keys + vectors * vector * columns as f64).sum();

@@ -133,6 +133,7 @@ impl Planning {
         machine: &Machine,
         batch_size: u64,
     ) -> Result<PlanOutcome, PlanError> {
+        let is_weighted = |feature: usize| self.model.spec.features[feature].weighted;
         let table = |number: usize| {
             let (spec, optimizer) = &self.tables[number];
             let PlacementRequest { placement, exchange, frequent_rows } = self.requests[number];
@@ -140,14 +141,16 @@ impl Planning {
                 spec,
                 rule: optimizer.rule,
                 features: self.features[number].iter().map(|&feature| &self.lengths[feature]).collect(),
+                weighted: self.features[number].iter().any(|&feature| is_weighted(feature)),
                 profile: &self.profiles[self.profile_of[number]],
                 placement,
                 exchange,
                 frequent_rows,
             }
         };
-        let ids = self.lengths.iter().map(BagLengths::mean).sum();
-        let rest = rest(&self.model, ids, batch_size, topology, machine, self.sharded_dense_update);
+        let ids = self.lengths.iter().enumerate();
+        let id_bytes = ids.map(|(feature, bags)| bags.mean() * rest::id_bytes(is_weighted(feature))).sum();
+        let rest = rest(&self.model, id_bytes, batch_size, topology, machine, self.sharded_dense_update);
         let tables = (0..self.tables.len()).map(table).collect();
         rankine_embedding::plan::plan(&PlanInput { tables, batch_size, topology, machine, rest })
     }

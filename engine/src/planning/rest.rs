@@ -10,16 +10,20 @@ const ACTIVATION_PASSES: f64 = 4.0;
 /// Batches in memory at a time: waiting, decoded, or in training.
 const BATCHES: u64 = 6;
 const F32_BYTES: u64 = 4;
-const ID_BYTES: f64 = 8.0;
+
+/// Bytes of an id in memory, perhaps with its weight.
+pub(super) fn id_bytes(weighted: bool) -> f64 {
+    if weighted { 12.0 } else { 8.0 }
+}
 
 /// Estimates the memory and work of a rank apart from the tables, for a step on `batch_size` samples over all ranks
-/// with `ids` ids per sample.
+/// with `id_bytes` bytes of ids per sample.
 ///
 /// Memory holds the dense parameters in fp32, and a second copy if another type computes; their gradients; the
 /// optimizer state, or a share of it if updates are sharded; activations and their gradients; and batches.
 pub fn rest(
     model: &Model,
-    ids: f64,
+    id_bytes: f64,
     batch_size: u64,
     topology: Topology,
     machine: &Machine,
@@ -49,7 +53,7 @@ pub fn rest(
     let computed = if machine.vector_element_bytes < F32_BYTES { machine.vector_element_bytes } else { 0 };
     let activation_bytes = samples * (activations as u64 * machine.vector_element_bytes) as f64;
     let columns = (spec.dense_columns + spec.heads.len() + spec.features.len()) as u64;
-    let sample_bytes = (columns * F32_BYTES) as f64 + ids * ID_BYTES;
+    let sample_bytes = (columns * F32_BYTES) as f64 + id_bytes;
     // Gradients are read; state and weights are read and written.
     let updated = ((parameters * 3 + state * 2) / share * F32_BYTES) as f64;
     NonTableLoad {
@@ -94,7 +98,7 @@ mod tests {
         for (config, flops, times) in measured {
             let model = reference(config);
             for (batch, measured_ms) in times {
-                let rest = rest(&model, 26.0, batch, Topology::ONE, &machine, false);
+                let rest = rest(&model, 26.0 * 8.0, batch, Topology::ONE, &machine, false);
                 assert!((rest.flops / batch as f64 / flops - 1.0).abs() < 0.01, "{config}: {}", rest.flops);
                 let ms = 1e3 * (rest.flops / machine.flops + rest.matmuls as f64 * machine.matmul_latency_s);
                 assert!((ms / measured_ms - 1.0).abs() < 0.13, "{config} at {batch}: {ms} for {measured_ms}");
@@ -119,9 +123,9 @@ mod tests {
     #[test]
     fn the_costs_of_a_small_model_agree_with_a_count_by_hand() {
         let model = small("dlrm");
-        // Two ranks of one node, with four samples each, of 3.5 ids.
+        // Two ranks of one node, with four samples each, of 28 bytes of ids.
         let topology = Topology::new(2, 1).unwrap();
-        let of = |machine: &Machine, sharded| rest(&model, 3.5, 8, topology, machine, sharded);
+        let of = |machine: &Machine, sharded| rest(&model, 28.0, 8, topology, machine, sharded);
         let NonTableLoad { memory, flops, matmuls, memory_traffic_bytes, reduced_elements } =
             of(&Machine::cpu(0), false);
         // Layers 2-3-4 and 7-5-1, where 7 is 4 units and the dot products of three pairs.
@@ -157,12 +161,12 @@ mod tests {
         );
         // Each of two nodes stores the whole state.
         let four = Topology::new(4, 2).unwrap();
-        let of_node = |machine| rest(&model, 3.5, 8, four, &machine, true).memory.state_bytes;
+        let of_node = |machine| rest(&model, 28.0, 8, four, &machine, true).memory.state_bytes;
         assert_eq!(of_node(Machine::h200()), 4 * parameters.div_ceil(2));
         assert_eq!(of_node(Machine::cpu(0)), 4 * parameters.div_ceil(4));
         // Concatenated vectors are not multiplied pair by pair.
         let model = small("wide-deep");
-        let wide = rest(&model, 3.5, 8, topology, &Machine::cpu(0), false);
+        let wide = rest(&model, 28.0, 8, topology, &Machine::cpu(0), false);
         let of_layers = 2 * (2 * 2 * 3) + 3 * 2 * (3 * 4 + 12 * 5 + 5) + 2 * 2 * 2;
         assert_eq!((wide.flops, wide.matmuls), (f64::from(4 * of_layers), 2 + 3 * 3 + 2));
     }
@@ -172,7 +176,7 @@ mod tests {
         let model = reference("mlperf-dlrm-dcnv2");
         let topology = Topology::new(4, 1).unwrap();
         let machine = Machine::cpu(0);
-        let of = |sharded| rest(&model, 214.0, 4096, topology, &machine, sharded).memory.state_bytes;
+        let of = |sharded| rest(&model, 214.0 * 8.0, 4096, topology, &machine, sharded).memory.state_bytes;
         let elements = model.spec.dense_parameters() as u64;
         assert_eq!(of(false) - of(true), 4 * (elements - elements.div_ceil(4)));
     }

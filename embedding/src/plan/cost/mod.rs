@@ -345,7 +345,7 @@ impl<'a> TableCosts<'a> {
         let (nodes, per_node) = (topology.nodes(), topology.ranks_per_node());
         let vector = machine.vector_element_bytes as f64 * columns as f64;
         let bytes = LENGTH_BYTES as f64 + 2.0 * vector;
-        let key = KEY_BYTES as f64;
+        let id = self.input.id_bytes();
         let all = self.lookups[0].max(f64::MIN_POSITIVE);
         // Bags per sample, over all features, that have an id owned by a rank or node with this many look-ups.
         let hits =
@@ -387,19 +387,19 @@ impl<'a> TableCosts<'a> {
                 (others * hits_of_nodes[node], others * of_nodes[node]);
             load.within += Flow {
                 rows: within,
-                asked: within * bytes + within_ids * key,
-                served: served_within * bytes + served_within_ids * key,
+                asked: within * bytes + within_ids * id,
+                served: served_within * bytes + served_within_ids * id,
             };
             load.between += Flow {
                 rows: between,
-                asked: between * bytes + between_ids * key,
-                served: served_between * bytes + served_between_ids * key,
+                asked: between * bytes + between_ids * id,
+                served: served_between * bytes + served_between_ids * id,
             };
             let moved = within + between + served_within + served_between;
-            let keys = within_ids + between_ids + served_within_ids + served_between_ids;
+            let ids_moved = within_ids + between_ids + served_within_ids + served_between_ids;
             let pooled = batch * owned.lookups[rank];
             load.memory_traffic += moved * 2.0 * vector
-                + keys * 2.0 * key
+                + ids_moved * 2.0 * id
                 + pooled * (columns as f64 * table + vector + POOLED_LOOK_UPS * machine.lookup_bytes);
         }
     }

@@ -30,7 +30,16 @@ pub(in crate::plan) fn input<'a>(
     profile: &'a FrequencyProfile,
 ) -> TableInput<'a> {
     let features = lengths.iter().collect();
-    TableInput { spec, rule, features, profile, placement: None, exchange: None, frequent_rows: None }
+    TableInput {
+        spec,
+        rule,
+        features,
+        weighted: false,
+        profile,
+        placement: None,
+        exchange: None,
+        frequent_rows: None,
+    }
 }
 
 /// A table with known look-ups.
@@ -38,6 +47,8 @@ pub(in crate::plan) fn input<'a>(
 pub(in crate::plan) struct KnownTable {
     pub(in crate::plan) spec: TableSpec,
     pub(in crate::plan) rule: UpdateRule,
+    /// Whether ids have weights.
+    weighted: bool,
     /// Samples that were counted.
     pub(in crate::plan) samples: u64,
     /// Rows with their look-ups, the most frequent ones first.
@@ -74,7 +85,7 @@ impl KnownTable {
             bags.iter().map(|&(ids, bags)| (ids, bags as f64 / all as f64)).collect()
         };
         let bags = bags.iter().map(share).collect();
-        Self { spec, rule, samples, counts, others, bags, lengths, profile }
+        Self { spec, rule, weighted: false, samples, counts, others, bags, lengths, profile }
     }
 
     pub(in crate::plan) fn input(
@@ -83,7 +94,7 @@ impl KnownTable {
         exchange: Option<Exchange>,
     ) -> TableInput<'_> {
         let input = input(&self.spec, self.rule, &self.lengths, &self.profile);
-        TableInput { placement, exchange, ..input }
+        TableInput { weighted: self.weighted, placement, exchange, ..input }
     }
 
     pub(in crate::plan) fn lookups(&self) -> f64 {
@@ -265,10 +276,11 @@ pub(in crate::plan) fn counted(known: &KnownTable, choice: &Choice, context: &Co
             };
             let mut asks = |from: Rank, of: Rank, samples: f64, lookups: f64, within: bool| {
                 let (bags, ids) = (samples * known.hits(share(lookups)), samples * lookups);
-                let crosses = bags * (4.0 + 2.0 * width) + 8.0 * ids;
+                let id = if known.weighted { 12.0 } else { 8.0 };
+                let crosses = bags * (4.0 + 2.0 * width) + id * ids;
                 let flow = |load: &mut RankLoad, flow: Flow| {
                     *(if within { &mut load.within } else { &mut load.between }) += flow;
-                    load.memory_traffic += 2.0 * width * bags + 2.0 * 8.0 * ids;
+                    load.memory_traffic += 2.0 * width * bags + 2.0 * id * ids;
                 };
                 flow(&mut loads[from.0], Flow { rows: bags, asked: crosses, served: 0.0 });
                 flow(&mut loads[of.0], Flow { rows: 0.0, asked: 0.0, served: crosses });
@@ -382,6 +394,7 @@ prop_compose! {
         rule in prop::sample::select(&RULES[..]),
         dtype in prop::sample::select(vec![Dtype::Fp32, Dtype::Bf16]),
         samples in 20..60u64,
+        weighted in any::<bool>(),
         bags in prop::collection::vec(prop::collection::vec((0..9u32, 1..5u64), 1..4), 1..3),
     ) -> KnownTable {
         let rows = counts.len() as u64 + others.0 + more_rows;
@@ -393,7 +406,7 @@ prop_compose! {
         let spec = TableSpec { name: "t".into(), rows, dim, dtype };
         let distinct: std::collections::BTreeMap<_, _> = bags[0].iter().copied().collect();
         let bags = bags.iter().skip(1).cloned().chain([distinct.into_iter().collect()]).collect();
-        KnownTable::new(spec, rule, samples, counts, others, bags)
+        KnownTable { weighted, ..KnownTable::new(spec, rule, samples, counts, others, bags) }
     }
 }
 

@@ -249,6 +249,7 @@ fn inputs<'a>(
         spec,
         rule: *rule,
         features: vec![bags],
+        weighted: false,
         profile,
         placement,
         exchange,
