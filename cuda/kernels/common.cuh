@@ -139,6 +139,10 @@ __device__ inline void add(float4& sum, float4 value) {
     sum.w += value.w;
 }
 
+// How the rows of a bag are combined: added up, or added up and divided by their number, or each multiplied by its
+// factor before they are added up.
+enum BagPooling : u32 { SUM, MEAN, BY_FACTORS };
+
 // A column of ids and the shard of a table that it looks up. If owners take turns, row `id` belongs to rank `id %
 // ranks` and is that rank's row `base + id / ranks`; otherwise it is the owner's row `base + id`. Some tables also
 // have rows that every rank stores.
@@ -151,8 +155,8 @@ struct Feature {
     u32 offsets;
     // Ids per sample; with offsets, the most ids per sample.
     u32 hotness;
-    // Whether a bag's vector is the mean of its rows instead of their sum.
-    u32 mean;
+    // A `BagPooling`.
+    u32 pooling;
     // First row of the shard, and number of rows of the table.
     u32 base;
     u32 rows;
@@ -172,6 +176,9 @@ struct Feature {
     // The key of the table's first row in the set of rows that every rank stores, or `UNLISTED` if the set has no row
     // of this table.
     u32 frequent;
+    // Where the factors of the column's ids start, if it is pooled by factors.
+    u32 factors;
+    u32 reserved;
 };
 constexpr u32 TURNS = ~0u;
 constexpr u32 UNLISTED = ~0u;
@@ -189,7 +196,7 @@ __device__ inline Bag bag_of(const Feature& feature, const u32* offsets, u32 sam
     return {feature.ids + begin, of_sample[1] - begin};
 }
 
-// Factor of each row of a bag, and of its gradient.
-__device__ inline float bag_scale(const Feature& feature, u32 size) {
-    return feature.mean != 0 ? __frcp_rn(float(max(size, 1u))) : 1.0f;
+// Factor of each row of a bag, and of its gradient, unless it is pooled by factors.
+__device__ inline float bag_scale(u32 pooling, u32 size) {
+    return pooling != SUM ? __frcp_rn(float(max(size, 1u))) : 1.0f;
 }

@@ -218,3 +218,67 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_bf16(const __
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f16(const __grid_constant__ FiniteCheck<f16> p) {
     finite(p);
 }
+
+// A feature whose rows and gradients are multiplied by factors.
+struct FactorFeature {
+    // Where the column's offsets and the factors of its ids start.
+    u32 offsets;
+    u32 factors;
+    // Where its vector starts within a sample's vectors, and its elements, a multiple of 4.
+    u32 vector_offset;
+    u32 dim;
+};
+
+template <class T>
+struct FactorCheck {
+    // [sample][stride]
+    const T* gradients;
+    const FactorFeature* features;
+    const u32* offsets;
+    const float* factors;
+    const u32* samples_count;
+    Guard* guard;
+    u32 stride;
+    u32 reserved;
+};
+
+// Checks gradients with respect to vectors times the largest factor of their bag, for factors above 1: by smaller ones
+// no gradient leaves its bounds. Products are exact, as on the CPU. Reads each factor, and the gradients of bags with
+// such a factor. Grid: one warp per bag, x over samples, y over features.
+template <class T>
+__device__ inline void check_factors(const FactorCheck<T>& p) {
+    const FactorFeature feature = p.features[blockIdx.y];
+    const u32 lane = threadIdx.x % WARP, warps = gridDim.x * GUARD_THREADS / WARP, samples = *p.samples_count;
+    bool wrong = false;
+    for (u32 sample = (blockIdx.x * GUARD_THREADS + threadIdx.x) / WARP; sample < samples; sample += warps) {
+        const u32* const of_sample = p.offsets + feature.offsets + sample;
+        float largest = 1;
+        for (u32 at = of_sample[0] + lane; at < of_sample[1]; at += WARP) {
+            largest = fmaxf(largest, p.factors[feature.factors + at]);
+        }
+#pragma unroll
+        for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
+            largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, distance));
+        }
+        if (largest == 1) continue;
+        const T* vector = p.gradients + u64(sample) * p.stride + feature.vector_offset;
+        const auto holds = [&](float value) {
+            return double(fabsf(value)) * double(largest) <= double(VECTOR_GRADIENT_MAX);
+        };
+        for (u32 column = lane * VECTOR; column < feature.dim; column += WARP * VECTOR) {
+            const float4 values = load4(vector + column);
+            wrong |= !(holds(values.x) && holds(values.y) && holds(values.z) && holds(values.w));
+        }
+    }
+    if (wrong) atomicOr(&p.guard->found, WRONG_VECTORS);
+}
+
+#define CHECK_FACTORS(NAME, T)                                             \
+    extern "C" __global__ void __launch_bounds__(GUARD_THREADS)            \
+        check_factors_##NAME(const __grid_constant__ FactorCheck<T> p) {   \
+        check_factors(p);                                                  \
+    }
+
+CHECK_FACTORS(f32, float)
+CHECK_FACTORS(bf16, bf16)
+CHECK_FACTORS(f16, f16)

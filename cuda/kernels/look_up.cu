@@ -5,6 +5,9 @@
 // caches and most others in the L2 cache. For 65536 samples of dlrm (218 thousand distinct rows) that is 554 MB, 131
 // us at the rate of a copy; measured: 154 us, and 190 if a warp takes a sample with all its features (H200).
 //
+// Columns that are pooled by factors have kernels of their own, which read 4 bytes more per look-up: so the others need
+// neither branches nor registers for factors. Each product is rounded before it is added, as on the CPU.
+//
 // Vectors that only products in fp8 read are written as these read them: in fp8, row by row and transposed. A block
 // collects the vectors of some samples in shared memory, where it transposes them.
 #include "dtype.cuh"
@@ -28,6 +31,8 @@ struct LookUp {
     const Feature* features;
     const LookUpTask* tasks;
     const u32* ids;
+    // Of ids in columns that are pooled by factors.
+    const float* factors;
     const u32* offsets;
     // The number of samples; vectors after them become zeros.
     const u32* samples_count;
@@ -147,7 +152,12 @@ __device__ inline void copy_rows(const LookUp& p, const Part& part, Output& outp
     }
 }
 
-template <u32 DTYPE, class Output>
+__device__ inline float4 times(float4 row, float factor) {
+    return make_float4(__fmul_rn(row.x, factor), __fmul_rn(row.y, factor), __fmul_rn(row.z, factor),
+                       __fmul_rn(row.w, factor));
+}
+
+template <u32 DTYPE, bool FACTORS, class Output>
 __device__ inline void pool_bags(const LookUp& p, const Part& part, Output& output) {
     const auto bag_at = [&](u32 sample) {
         return sample < part.there ? bag_of(part.feature, p.offsets, sample) : Bag{0, 0};
@@ -164,7 +174,7 @@ __device__ inline void pool_bags(const LookUp& p, const Part& part, Output& outp
         u32 sample = part.first, bag_begin = first_bag.begin, bag_end = bag_begin + first_bag.size;
         float4 sum = make_float4(0, 0, 0, 0);
         const auto close_bag = [&] {
-            const float scale = bag_scale(part.feature, bag_end - bag_begin);
+            const float scale = FACTORS ? 1 : bag_scale(part.feature.pooling, bag_end - bag_begin);
             if (scale != 1) sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
             output.put(sample, column, sum);
             sum = make_float4(0, 0, 0, 0);
@@ -175,6 +185,14 @@ __device__ inline void pool_bags(const LookUp& p, const Part& part, Output& outp
             u32 ids[LOOK_UPS_AT_ONCE];
 #pragma unroll
             for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) ids[i] = next + i < end ? __ldg(p.ids + next + i) : 0;
+            float factors[FACTORS ? LOOK_UPS_AT_ONCE : 1];
+            if constexpr (FACTORS) {
+#pragma unroll
+                for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
+                    const float* const of_column = p.factors + part.feature.factors;
+                    factors[i] = next + i < end ? __ldg(of_column + (next + i - part.feature.ids)) : 0;
+                }
+            }
             typename FourWeights<DTYPE>::Type values[LOOK_UPS_AT_ONCE];
 #pragma unroll
             for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) values[i] = rows.of(ids[i]);
@@ -185,7 +203,12 @@ __device__ inline void pool_bags(const LookUp& p, const Part& part, Output& outp
                     close_bag();
                     bag_end += bag_at(++sample).size;
                 }
-                add(sum, weights_from<DTYPE>(values[i]));
+                const float4 row = weights_from<DTYPE>(values[i]);
+                if constexpr (FACTORS) {
+                    add(sum, times(row, factors[i]));
+                } else {
+                    add(sum, row);
+                }
             }
         }
         for (close_bag(); ++sample < part.last;) {
@@ -195,17 +218,17 @@ __device__ inline void pool_bags(const LookUp& p, const Part& part, Output& outp
     }
 }
 
-template <u32 DTYPE, class Output>
+template <u32 DTYPE, bool FACTORS, class Output>
 __device__ inline void look_up(const LookUp& p, const LookUpTask& task, const Feature& feature, Output& output) {
     const u32 first = task.first + threadIdx.x / task.lanes * task.each;
     if (first >= p.samples) return;
     const u32 last = min(first + task.each, p.samples), there = min(last, *p.samples_count);
     const u32 column = threadIdx.x % task.lanes * VECTOR, columns = task.lanes * VECTOR;
     const Part part = {feature, p.tables + feature.words, column, columns, first, last, there};
-    if (feature.offsets == FIXED && feature.hotness == 1) {
+    if (!FACTORS && feature.offsets == FIXED && feature.hotness == 1) {
         copy_rows<DTYPE>(p, part, output);
     } else {
-        pool_bags<DTYPE>(p, part, output);
+        pool_bags<DTYPE, FACTORS>(p, part, output);
     }
 }
 
@@ -260,7 +283,7 @@ __device__ inline void write_turned(const LookUpFp8& p, const LookUpTask& task, 
     }
 }
 
-template <u32 DTYPE>
+template <u32 DTYPE, bool FACTORS>
 __device__ inline void look_up_fp8(const LookUpFp8& p) {
     __shared__ u32 tile[TILE_WORDS];
     const LookUpTask task = p.look_up.tasks[blockIdx.x];
@@ -272,7 +295,7 @@ __device__ inline void look_up_fp8(const LookUpFp8& p) {
         for (u32 word = threadIdx.x; word < TILE_WORDS; word += LOOK_UP_THREADS) tile[word] = 0;
         __syncthreads();
     }
-    look_up<DTYPE>(p.look_up, task, feature, output);
+    look_up<DTYPE, FACTORS>(p.look_up, task, feature, output);
     if (p.learns == 0) return;
     // Contains a barrier of the block.
     observe_in_block<LOOK_UP_THREADS>(p.scaling, output.largest);
@@ -281,29 +304,35 @@ __device__ inline void look_up_fp8(const LookUpFp8& p) {
 
 // One kernel per type of table and type of vector: in one kernel for all, every type would use the registers of the
 // largest, which made dlrm's look-ups 30% slower.
-#define KERNEL(VECTORS, ROWS, T, DTYPE)                                                                          \
-    extern "C" __global__ void __launch_bounds__(LOOK_UP_THREADS, 4)                                             \
-        look_up_##VECTORS##_##ROWS(const __grid_constant__ LookUp p) {                                           \
-        const LookUpTask task = p.tasks[blockIdx.x];                                                             \
-        const Feature feature = p.features[task.feature];                                                        \
-        Elements<T> output = {static_cast<T*>(p.output) + feature.vector_offset, p.stride};                      \
-        look_up<DTYPE>(p, task, feature, output);                                                                \
+#define KERNEL(NAME, VECTORS, ROWS, T, DTYPE, FACTORS, BLOCKS)                               \
+    extern "C" __global__ void __launch_bounds__(LOOK_UP_THREADS, BLOCKS)                    \
+        NAME##_##VECTORS##_##ROWS(const __grid_constant__ LookUp p) {                        \
+        const LookUpTask task = p.tasks[blockIdx.x];                                         \
+        const Feature feature = p.features[task.feature];                                    \
+        Elements<T> output = {static_cast<T*>(p.output) + feature.vector_offset, p.stride};  \
+        look_up<DTYPE, FACTORS>(p, task, feature, output);                                   \
     }
-#define KERNELS(VECTORS, T)          \
-    KERNEL(VECTORS, f32, T, FP32)    \
-    KERNEL(VECTORS, bf16, T, BF16)   \
-    KERNEL(VECTORS, f16, T, FP16)
+#define KERNELS_BY(NAME, VECTORS, T, FACTORS, BLOCKS)            \
+    KERNEL(NAME, VECTORS, f32, T, FP32, FACTORS, BLOCKS)         \
+    KERNEL(NAME, VECTORS, bf16, T, BF16, FACTORS, BLOCKS)        \
+    KERNEL(NAME, VECTORS, f16, T, FP16, FACTORS, BLOCKS)
+#define KERNELS(VECTORS, T)                           \
+    KERNELS_BY(look_up, VECTORS, T, false, 4)         \
+    KERNELS_BY(look_up_factors, VECTORS, T, true, 3)
 
 KERNELS(f32, float)
 KERNELS(bf16, bf16)
 KERNELS(f16, f16)
 
-#define KERNEL_FP8(ROWS, DTYPE)                                          \
-    extern "C" __global__ void __launch_bounds__(LOOK_UP_THREADS, 4)     \
-        look_up_fp8_##ROWS(const __grid_constant__ LookUpFp8 p) {        \
-        look_up_fp8<DTYPE>(p);                                           \
+#define KERNEL_FP8(NAME, ROWS, DTYPE, FACTORS, BLOCKS)                      \
+    extern "C" __global__ void __launch_bounds__(LOOK_UP_THREADS, BLOCKS)   \
+        NAME##_##ROWS(const __grid_constant__ LookUpFp8 p) {                \
+        look_up_fp8<DTYPE, FACTORS>(p);                                     \
     }
+#define KERNELS_FP8(ROWS, DTYPE)                                \
+    KERNEL_FP8(look_up_fp8, ROWS, DTYPE, false, 4)              \
+    KERNEL_FP8(look_up_fp8_factors, ROWS, DTYPE, true, 3)
 
-KERNEL_FP8(f32, FP32)
-KERNEL_FP8(bf16, BF16)
-KERNEL_FP8(f16, FP16)
+KERNELS_FP8(f32, FP32)
+KERNELS_FP8(bf16, BF16)
+KERNELS_FP8(f16, FP16)

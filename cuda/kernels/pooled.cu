@@ -6,7 +6,8 @@
 // features of its own, which it looks up and updates as it does for tables on one GPU. The parts' vectors come back
 // and are added up in the order of owners; the gradient of a bag goes to each owner of a part.
 //
-// Reads an id three times and writes it once; reads and writes one element per part and per bag.
+// Reads an id three times and writes it once, with its factor if it has one; reads and writes one element per part and
+// per bag.
 //
 // Over several nodes the same happens twice. First a rank splits its bags into one part per node, which are sent along
 // its rail. Then the rank that receives the parts of all nodes splits these among the owners of its node; there, the
@@ -20,7 +21,8 @@ struct PooledFeature {
     u32 ids;
     u32 offsets;
     u32 hotness;
-    u32 mean;
+    // A `BagPooling`.
+    u32 pooling;
     // Rows of the table; an id that is not below is replaced by the last row.
     u32 rows;
     // The rank (or its node) that owns all rows, or `TURNS`.
@@ -31,20 +33,27 @@ struct PooledFeature {
     u32 part_offset;
     // Where its ids start at an owner, among those of this rank.
     u32 part_ids;
+    // If it is pooled by factors: where the factors of the column's ids start, here and in this rank's at an owner.
+    u32 factors;
+    u32 part_factors;
 };
 
 struct Pooling {
     const PooledFeature* features;
-    // Per source, at distances of `ids_spacing` and `offsets_spacing`.
+    // Per source, at distances of `ids_spacing`, `factors_spacing` and `offsets_spacing`. There are factors of ids in
+    // columns that are pooled by them.
     const u32* ids;
+    const float* factors;
     const u32* offsets;
     const u32* samples_count;
     // [owner][feature][source][samples], and one more per feature: where each sample's part starts, relative to the
     // feature's first id there.
     u32* starts;
-    // Per owner, this rank's: starts as above, and ids, as row numbers at the owner unless the owners are nodes.
+    // Per owner, this rank's: starts as above, and ids, as row numbers at the owner unless the owners are nodes, with
+    // their factors.
     Addresses their_starts;
     Addresses their_ids;
+    Addresses their_factors;
     // [owner][source][sample][width]: vectors of parts.
     const void* parts;
     // Per owner, this rank's: `their_stride` elements per sample.
@@ -58,6 +67,7 @@ struct Pooling {
     // Of this rank, over the links to these owners.
     LinkCounts* counts;
     u64 ids_spacing;
+    u64 factors_spacing;
     u64 offsets_spacing;
     u32 features_count;
     // Where bags come from: this rank, or the ranks of its rail, each with as many samples.
@@ -159,14 +169,15 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS) pooled_scan(const __g
     }
 }
 
-// Writes ids to the owners of their rows, with the same grid as for counting.
-extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_cut(const __grid_constant__ Pooling p) {
-    const u32 sample = blockIdx.x * POOLED_THREADS + threadIdx.x;
-    if (sample >= p.samples) return;
-    const PooledBlock block(p);
-    const PooledFeature feature = p.features[block.feature];
+// Writes a bag's ids to the owners of their rows, with their factors.
+template <bool FACTORS>
+__device__ inline void cut(const Pooling& p, const PooledBlock& block, const PooledFeature& feature, u32 sample) {
     const Bag bag = bag_of(p, feature, block.source, sample);
     const u32* ids = block.ids(p);
+    const float* factors = nullptr;
+    if constexpr (FACTORS) {
+        factors = p.factors + block.source * p.factors_spacing + feature.factors + (bag.begin - feature.ids);
+    }
     for (u32 first = 0; first < p.owners; first += RANKS_MAX) {
         u32 next[RANKS_MAX] = {};
 #pragma unroll
@@ -184,7 +195,23 @@ extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_cut(const __
             }
             const u32 id = feature.owner == TURNS ? row / p.turns : row;
             address_of<u32>(p.their_ids, owner)[feature.part_ids + index] = id;
+            if constexpr (FACTORS) {
+                address_of<float>(p.their_factors, owner)[feature.part_factors + index] = factors[i];
+            }
         }
+    }
+}
+
+// With the same grid as for counting.
+extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_cut(const __grid_constant__ Pooling p) {
+    const u32 sample = blockIdx.x * POOLED_THREADS + threadIdx.x;
+    if (sample >= p.samples) return;
+    const PooledBlock block(p);
+    const PooledFeature feature = p.features[block.feature];
+    if (feature.pooling == BY_FACTORS) {
+        cut<true>(p, block, feature, sample);
+    } else {
+        cut<false>(p, block, feature, sample);
     }
 }
 
@@ -208,7 +235,7 @@ __device__ inline void add_parts(const Pooling& p) {
     const PooledFeature feature = p.features[block.feature];
     for (u32 sample = (blockIdx.x * POOLED_THREADS + threadIdx.x) / WARP; sample < p.samples; sample += warps) {
         const u32 size = bag_of(p, feature, block.source, sample).size, number = block.number(p, sample);
-        const float scale = feature.mean != 0 ? __frcp_rn(float(max(size, 1u))) : 1.0f;
+        const float scale = feature.pooling == MEAN ? bag_scale(MEAN, size) : 1.0f;
         for (u32 begin = 0; begin < feature.dim; begin += WARP * VECTOR) {
             const u32 column = begin + lane * VECTOR;
             float4 sum = make_float4(0, 0, 0, 0);
@@ -242,7 +269,7 @@ __device__ inline void send_gradients(const Pooling& p) {
     const PooledFeature feature = p.features[block.feature];
     for (u32 sample = (blockIdx.x * POOLED_THREADS + threadIdx.x) / WARP; sample < p.samples; sample += warps) {
         const u32 size = bag_of(p, feature, block.source, sample).size, number = block.number(p, sample);
-        const float scale = feature.mean != 0 ? __frcp_rn(float(max(size, 1u))) : 1.0f;
+        const float scale = feature.pooling == MEAN ? bag_scale(MEAN, size) : 1.0f;
         for (u32 first = 0; first < p.owners; first += WARP) {
             const u32 owners = owners_of_parts(p, first, block.feature, number);
             if (owners == 0) continue;
@@ -268,7 +295,8 @@ __device__ inline void send_gradients(const Pooling& p) {
     }
     // Lengths and vectors are sent for all bags. Those of bags without a part at an owner are padding.
     const u64 gradient = feature.dim * sizeof(T), lengths_and_vectors = sent * (sizeof(u32) + gradient);
-    const u64 ids_and_gradients = ids * sizeof(u32) + sent * gradient;
+    const u64 id = sizeof(u32) + (feature.pooling == BY_FACTORS ? sizeof(float) : 0);
+    const u64 ids_and_gradients = ids * id + sent * gradient;
     add_to(p.counts->rows, sent);
     add_to(p.counts->bytes, lengths_and_vectors + ids_and_gradients);
     add_to(p.counts->padding, 0 - (lengths_and_vectors + (p.contained != 0 ? ids_and_gradients : 0)));

@@ -17,6 +17,8 @@ struct Reduce {
     const Feature* features;
     // Offsets of ragged columns.
     const u32* offsets;
+    // Per pair, if its feature is pooled by factors: the factor of the look-up's gradient.
+    const float* factors;
     // [sample][stride]
     const void* gradients;
     // [block][2][vectors of the widest row]

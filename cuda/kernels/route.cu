@@ -47,6 +47,8 @@ struct Route {
     // Segment of each tile.
     const u32* tile_segments;
     const u32* ids;
+    // Of ids in columns that are pooled by factors.
+    const float* factors;
     const u32* offsets;
     const u32* samples_count;
     // Where each feature's look-ups start, in the order of segments, and where the last one's end.
@@ -65,6 +67,8 @@ struct Route {
     uint2* pairs;
     // In the end slots, each with a bag.
     uint2* sorted;
+    // Per sorted look-up whose feature is pooled by factors: its factor.
+    float* sorted_factors;
     // Per slot: its row at its owner.
     u32* rows;
     // Unless null, per slot: where its bags start; then the end of the last one.
@@ -81,7 +85,7 @@ struct Route {
     u32 passes;
     u32 pass;
     u32 sample_bits;
-    // Bits of a look-up's position in its feature. If slots are needed, the position is sorted instead of the sample.
+    // Bits of a look-up's position in its feature.
     u32 position_bits;
     // Ranks of a node.
     u32 ranks;
@@ -94,7 +98,8 @@ struct Route {
     // The number of ranks, plus one if there are rows that every rank stores.
     u32 owners;
     u32 nodes;
-    u32 reserved;
+    // Whether the position is sorted instead of the sample, because slots or factors are needed.
+    u32 by_position;
 };
 
 // Computes where each feature's look-ups start. Grid: one block.
@@ -220,7 +225,7 @@ struct Source {
     // Call after `key`.
     __device__ u32 bag(const Route& p, u32 look_up) {
         const u32 at = look_up - begin;
-        if (p.slots != nullptr) return number << p.position_bits | at;
+        if (p.by_position != 0) return number << p.position_bits | at;
         if (offsets != nullptr) {
             sample = sample_of(offsets, *p.samples_count, *offsets + at, sample);
         } else {
@@ -425,8 +430,9 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     }
 }
 
-// Stores a look-up's slot at its position, and returns its bag.
-__device__ inline u32 leave_slot(const Route& p, u32 look_up, u32 slot) {
+// Stores a look-up's slot at its position, and its factor where it was sorted to; returns its bag.
+template <bool FACTORS>
+__device__ inline u32 leave_slot(const Route& p, u32 look_up, u32 slot, u32 sorted) {
     const u32 number = look_up >> p.position_bits, at = look_up & ((1u << p.position_bits) - 1);
     const Feature& feature = p.features[number];
     u32 sample = at, position = at;
@@ -437,12 +443,16 @@ __device__ inline u32 leave_slot(const Route& p, u32 look_up, u32 slot) {
     } else if (feature.hotness != 1) {
         sample = at / feature.hotness;
     }
-    p.slots[feature.slots + position] = slot;
+    if (!FACTORS || p.slots != nullptr) p.slots[feature.slots + position] = slot;
+    if (FACTORS && feature.pooling == BY_FACTORS) {
+        p.sorted_factors[sorted] = p.factors[feature.factors + position];
+    }
     return number << p.sample_bits | sample;
 }
 
-// Numbers the distinct keys and lists their rows. Grid: one block per tile of all look-ups, across tables.
-extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const __grid_constant__ Route p) {
+// Numbers the distinct keys and lists their rows.
+template <bool FACTORS>
+__device__ inline void number_rows(const Route& p) {
     __shared__ u32 heads_of[ROUTE_WARPS + 1];
     __shared__ u32 before_tile;
     const u32 number = next_tile(p.tickets + p.passes), look_ups = p.counts[0], begin = number * ROUTE_TILE;
@@ -502,7 +512,8 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const _
         const u32 slot = next + __popc(heads[round] & (~0u >> (WARP - 1 - lane))) - 1;
         next += __popc(heads[round]);
         if (i >= count) continue;
-        const u32 bag = p.slots == nullptr ? pairs[round].y : leave_slot(p, pairs[round].y, slot);
+        const bool by_position = FACTORS || p.slots != nullptr;
+        const u32 bag = by_position ? leave_slot<FACTORS>(p, pairs[round].y, slot, begin + i) : pairs[round].y;
         __stcs(p.sorted + begin + i, make_uint2(slot, bag));
         if (heads[round] >> lane & 1) {
             const u32 key = pairs[round].x, owner = p.owners == 1 ? 0 : key / p.span;
@@ -523,4 +534,14 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const _
             for (u32 other = from[count - 1].x / p.span + 1; other <= p.owners; other++) p.owner_starts[other] = slots;
         }
     }
+}
+
+// Grid: one block per tile of all look-ups, across tables.
+extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const __grid_constant__ Route p) {
+    number_rows<false>(p);
+}
+
+// The same if some features are pooled by factors.
+extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number_factors(const __grid_constant__ Route p) {
+    number_rows<true>(p);
 }

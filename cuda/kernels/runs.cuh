@@ -174,7 +174,13 @@ __device__ inline void sum_runs(const P& p) {
             const u32 sample = pair.y & ((1u << p.sample_bits) - 1);
             offset = (sample * p.stride + feature.vector_offset) / VECTOR;
             vectors = feature.dim / VECTOR;
-            scale = feature.mean == 0 ? 1 : bag_scale(feature, bag_of(feature, p.offsets, sample).size);
+            if (feature.pooling == SUM) {
+                scale = 1;
+            } else if (feature.pooling == MEAN) {
+                scale = bag_scale(MEAN, bag_of(feature, p.offsets, sample).size);
+            } else {
+                scale = p.factors[begin + first + team.lane];
+            }
             if (head) row = target(p, pair.x);
         }
         const u32 heads = __ballot_sync(team.mask, head) >> (threadIdx.x % WARP / LANES * LANES);

@@ -19,6 +19,8 @@ struct SparseUpdate {
     const Feature* features;
     // Offsets of ragged columns.
     const u32* offsets;
+    // Per pair, if its feature is pooled by factors: the factor of the look-up's gradient.
+    const float* factors;
     // [sample][stride]
     const void* gradients;
     // [block][2][vectors of the widest row]: for the row in which a block begins, and for the row in which it ends.

@@ -4,6 +4,7 @@
 // Reads 8 or 16 bytes per value (neighbours' from the cache if their rows are near each other) and writes 4. The headers
 // of blocks are already checked; labels, ids and sizes of bags are checked here. For 65536 samples of dlrm, shuffled
 // within 16 blocks, values take 9 us and ids 15 (H200), in parallel with the previous iteration.
+#include <cfloat>
 #include <cuda_fp16.h>
 
 #include "element.cuh"
@@ -37,7 +38,7 @@ struct Ring {
 struct IdColumn {
     // Ids must be below this.
     u64 rows;
-    // Number of the first of its streams: sizes, starts, ids.
+    // Number of the first of its streams: sizes, starts, ids, and weights if ids have some.
     u32 stream;
     // Ids per bag; for ragged columns, the most ids per bag.
     u32 hotness;
@@ -46,6 +47,17 @@ struct IdColumn {
     u32 offsets;
     // For ragged columns: its number among them. For others: the first of its tiles.
     u32 index;
+    u32 reserved;
+};
+
+// A column whose ids have weights.
+struct WeightedColumn {
+    // Its number among the ragged columns.
+    u32 ragged;
+    // Where the factors of its ids start in a batch.
+    u32 factors;
+    // Whether a bag's vector is the mean of its rows instead of their sum.
+    u32 mean;
     u32 reserved;
 };
 
@@ -120,6 +132,7 @@ struct Unpack {
     const u32* label_streams;
     const IdColumn* fixed;
     const IdColumn* ragged;
+    const WeightedColumn* weighted;
     // [head][sample]
     float* labels;
     // [sample]
@@ -128,6 +141,7 @@ struct Unpack {
     float* dense;
     u32* ids;
     u32* offsets;
+    float* factors;
     // [ragged column][tile of UNPACK_THREADS samples]: ids of the tile.
     u32* sums;
     // One per index of losses: becomes 1 if a value violates the schema.
@@ -285,4 +299,26 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_bags(const _
         const u64 id = value(ids, sources[low] + at - begins[low]);
         p.ids[column.ids + tile_begin + at] = checked_id(p, column, id);
     }
+}
+
+// Factors of ids with weights: the weights, or for a mean their shares of the bag's weights, which are summed in f64 as
+// on the CPU. One thread per bag, after `unpack_bags`. Grid: tiles times columns with weights.
+extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_factors(const __grid_constant__ Unpack p) {
+    const WeightedColumn weighted = p.weighted[blockIdx.y];
+    const IdColumn column = p.ragged[weighted.ragged];
+    const u32 sample = blockIdx.x * UNPACK_THREADS + threadIdx.x;
+    const uint2 own = bag(p, column, sample);
+    if (own.y == 0) return;
+    const Stream stream = stream_of(block_of(p, p.rows[sample]), column.stream + 3);
+    const float* weights = reinterpret_cast<const float*>(stream.values) + own.x;
+    float* factors = p.factors + weighted.factors + p.offsets[column.offsets + sample];
+    double total = 0;
+    for (u32 i = 0; weighted.mean != 0 && i < own.y; i++) total += double(__ldg(weights + i));
+    bool wrong = false;
+    for (u32 i = 0; i < own.y; i++) {
+        const float weight = __ldg(weights + i);
+        wrong |= !(weight > 0 && weight <= FLT_MAX);
+        factors[i] = weighted.mean != 0 ? float(double(weight) / total) : weight;
+    }
+    if (wrong) fault(p);
 }

@@ -338,7 +338,7 @@ impl Bench {
 
     fn ids(&self, batch: usize) -> Ids {
         let ids = self.batches[batch].pointer();
-        Ids { ids, offsets: self.offsets.pointer(), samples: self.samples.pointer() }
+        Ids { ids, factors: Pointer::NULL, offsets: self.offsets.pointer(), samples: self.samples.pointer() }
     }
 
     /// The batch in the slot of its number, with its route.

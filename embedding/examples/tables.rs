@@ -106,6 +106,7 @@ fn main() -> Result<()> {
     let vectors = Buffer::<bf16>::filled(&device, layout.elements(), 0)?;
     let ids = |batch: &Buffer<u32>| Ids {
         ids: batch.pointer(),
+        factors: Pointer::NULL,
         offsets: offsets.pointer(),
         samples: samples.pointer(),
     };

@@ -3,10 +3,10 @@
 use libtest_mimic::Failed;
 use rankine::job::Precision;
 use rankine_backend::Backend;
-use rankine_embedding::Placement;
+use rankine_embedding::{Placement, Pooling};
 use rankine_engine_gpu::CudaModel;
 use rankine_model::guard::{FoundOn, SkipReason, StepOutcome};
-use rankine_model::{Interaction, TrainingRules};
+use rankine_model::{FeatureSpec, Interaction, TrainingRules};
 use rankine_topology::Topology;
 
 use super::ranks::{random_plan, some_devices};
@@ -51,6 +51,15 @@ pub(crate) const BODIES: &[Body] = &[
             change_no_bit(&training, || training.over_ranks(&devices, precision, Some(&plan)))?;
         }
         Ok(())
+    }),
+    ("weights_that_make_gradients_too_large_are_found_as_on_the_cpu", 3, |bench, words| {
+        let training = with_large_weights(words);
+        large_weights_are_found(&training, &mut training.on_gpu(bench, Precision::Fp32)?)
+    }),
+    ("ranks_find_weights_that_make_gradients_too_large", 3, |_, words| {
+        let (training, devices) = (with_large_weights(words), some_devices(words)?);
+        let plan = random_plan(words, &training, devices.len(), &Placement::ALL)?;
+        large_weights_are_found(&training, &mut training.over_ranks(&devices, Precision::Fp32, Some(&plan))?)
     }),
     ("gradients_that_are_too_large_are_reported_as_such", 1, too_large_gradients_are_reported),
 ];
@@ -132,6 +141,50 @@ fn change_no_bit(training: &Training, model: impl Fn() -> Result<CudaModel, Fail
     let same = outcomes.iter().map(|outcome| outcome.loss.to_bits()).eq(losses);
     if !same || weights(&at_once)? != before {
         return Err(format!("several steps in flight have other outcomes: {outcomes:?}").into());
+    }
+    Ok(())
+}
+
+/// The steps of which some ids have large weights.
+const LARGE: [usize; 3] = [2, 3, 6];
+
+/// Some steps have weights with which vectors are finite, and also gradients with respect to these, but not within the
+/// bounds once they are multiplied by the weights.
+fn with_large_weights(words: &mut Words) -> Training {
+    let mut training = Training::weighted(words, Interaction::Concat, 9).with_exact_rows();
+    let spec = &mut training.model.spec;
+    // Some gradients of first-order terms are never 0.
+    (spec.wide, spec.top_mlp) = (true, Vec::new());
+    training.model.rules = TrainingRules::sgd(&training.model.spec, 0.01);
+    let features = &training.model.spec.features;
+    let summed = |(_, feature): &(usize, &FeatureSpec)| feature.weighted && feature.pooling == Pooling::Sum;
+    let summed: Vec<_> = features.iter().enumerate().filter(summed).map(|(column, _)| column).collect();
+    for step in LARGE {
+        for &column in &summed {
+            let weights = &mut training.batches[step].categorical[column].weights;
+            weights.iter_mut().for_each(|weight| *weight *= 1e16);
+        }
+    }
+    training
+}
+
+fn large_weights_are_found(training: &Training, model: &mut CudaModel) -> Outcome {
+    let (on_cpu, expected) = training.outcomes_on_cpu();
+    let found = training.outcomes_on_gpu(model)?;
+    for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let flags = |outcome: &StepOutcome| {
+            outcome.non_finite().map(|found| (found.loss, found.dense_gradients, found.vector_gradients))
+        };
+        let is_large = LARGE.contains(&step);
+        if flags(found) != flags(expected) || flags(expected).is_some_and(|(.., vectors)| vectors) != is_large
+        {
+            return Err(format!("step {step}: {found:?}, but the CPU finds {expected:?}").into());
+        }
+        close("the loss of step", step, found.loss, expected.loss, 1e-4 * expected.loss)?;
+    }
+    let weights_on_cpu = weights(&on_cpu)?;
+    for (number, (&weight, &expected)) in weights(model)?.iter().zip(&weights_on_cpu).enumerate() {
+        close("weight", number, f64::from(weight), f64::from(expected), 2e-3)?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use rankine_backend::{Backend, Batch, PackedBatch, Scorer};
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{CopyGate, Device, Lane, PinnedBuffer};
 use rankine_embedding::cuda::{Hotness, Layout};
-use rankine_embedding::{Dtype, Pooling, TableSpec};
+use rankine_embedding::{Dtype, Pooling, TableSpec, cpu};
 use rankine_engine_gpu::{
     BatchShape, CudaModel, Delivery, EvaluationShape, Execution, Feed, FeedPart, FeedRanks, InputLanes,
     InputLayout, InputSlot, ModelSetup, ScoreSize, StepParameters,
@@ -22,14 +22,27 @@ use rankine_reader::schema::{
     self, Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Label, VocabularyKind,
 };
 use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
-use rankine_reader::{Part, Samples, Schema};
+use rankine_reader::{Bags, Part, Samples, Schema};
 use rankine_topology::{Rank, Topology};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Bench, Body, Outcome, Words};
 
 pub(crate) const BODIES: &[Body] = &[
     ("batches_are_unpacked_as_on_the_cpu", 12, batches_are_unpacked_as_on_the_cpu),
     ("batches_are_staged_as_they_are", 4, batches_are_staged_as_they_are),
+    ("batches_with_weights_of_ids_are_unpacked_as_on_the_cpu", 12, |bench, words| {
+        let dataset = Dataset::weighted(words)?;
+        are_unpacked_as_on_the_cpu(bench, words, &dataset)
+    }),
+    ("batches_with_weights_of_ids_are_staged_as_they_are", 4, |bench, words| {
+        let dataset = Dataset::weighted(words)?;
+        are_staged_as_they_are(bench, words, &dataset)
+    }),
+    ("training_with_weights_of_ids_is_the_same_however_it_is_fed", 4, |bench, words| {
+        is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words, true)
+    }),
+    ("wrong_weights_of_ids_are_named", 4, wrong_weights_of_ids_are_named),
     ("training_is_the_same_however_it_is_fed", 4, training_is_the_same_however_it_is_fed),
     ("values_that_the_schema_does_not_admit_are_named", 4, values_that_the_schema_does_not_admit_are_named),
 ];
@@ -46,11 +59,16 @@ impl Dataset {
     /// Labels with gaps, weights or none, dense columns of either type, and ids of all widths; blocks of a column may
     /// use fewer bits than others.
     fn random(words: &mut Words) -> Result<Self, Failed> {
-        Self::with_rows(words, 58)
+        Self::with_rows(words, 58, false)
+    }
+
+    /// The same, with weights in some ragged column at least.
+    fn weighted(words: &mut Words) -> Result<Self, Failed> {
+        Self::with_rows(words, 58, true)
     }
 
     /// Tables have fewer than 2^`row_bits` rows.
-    fn with_rows(words: &mut Words, row_bits: u64) -> Result<Self, Failed> {
+    fn with_rows(words: &mut Words, row_bits: u64, has_weights: bool) -> Result<Self, Failed> {
         let labels = 1 + words.below(3);
         let column = |number: u64, words: &mut Words| {
             let most = 1 + words.below(12) as u32;
@@ -62,9 +80,12 @@ impl Dataset {
                     true => schema::Hotness::Ragged { max: most },
                     false => schema::Hotness::Fixed(words.one_of(&[1, 1, most])),
                 },
-                pooling: schema::Pooling::Sum,
+                pooling: match has_weights {
+                    true => words.one_of(&[schema::Pooling::Sum, schema::Pooling::Mean]),
+                    false => schema::Pooling::Sum,
+                },
                 vocabulary: VocabularyKind::Identity,
-                weighted: false,
+                weighted: has_weights && ragged && words.below(4) > 0,
                 shares: None,
             }
         };
@@ -72,12 +93,16 @@ impl Dataset {
             name: format!("I{number}"),
             transform: DenseTransform::plain(DenseFunction::None),
         };
+        let mut categorical: Vec<_> = (0..words.below(8)).map(|number| column(number, words)).collect();
+        while has_weights && !categorical.iter().any(|column| column.weighted) {
+            categorical.push(column(categorical.len() as u64, words));
+        }
         let schema = Schema {
             labels: (0..labels).map(|number| Label::new(format!("L{number}"))).collect(),
             weight: (words.below(2) == 0).then(|| "weight".into()),
             dense: (0..words.below(15)).map(dense).collect(),
             dense_dtype: words.one_of(&[DenseDtype::F16, DenseDtype::F32]),
-            categorical: (0..words.below(8)).map(|number| column(number, words)).collect(),
+            categorical,
         };
         let block_samples = words.one_of(&[1, 100, 256, 700, 2000]);
         let blocks = 1 + words.below(9);
@@ -152,15 +177,33 @@ fn samples_of(schema: &Schema, len: usize, words: &mut Words) -> Samples {
                 schema::Hotness::Fixed(size) => size,
                 schema::Hotness::Ragged { .. } => words.below(u64::from(most) + 1) as u32,
             };
-            bags.push((0..size).map(|_| first + words.below(range)).collect::<Vec<_>>());
+            let ids: Vec<_> = (0..size).map(|_| first + words.below(range)).collect();
+            if column.weighted {
+                let weight = |_: &u64| words.one_of(&[1e-40, 0.5, 1.0, 1.0]) * (words.number() + 1.25);
+                let weights: Vec<_> = ids.iter().map(weight).collect();
+                bags.push_weighted(ids.into_iter().zip(weights));
+            } else {
+                bags.push(ids);
+            }
         }
     }
     samples
 }
 
+/// A column as a model looks it up.
+fn feature_of(table: usize, column: &Categorical) -> FeatureSpec {
+    let pooling = match column.pooling {
+        schema::Pooling::Sum => Pooling::Sum,
+        schema::Pooling::Mean => Pooling::Mean,
+    };
+    FeatureSpec { column: column.name.clone(), table, pooling, weighted: column.weighted }
+}
+
 /// A slot for batches of a schema, for a model whose heads are all labels, the last one first.
 struct Slot {
     slot: InputSlot,
+    /// Of each column.
+    poolings: Vec<Pooling>,
     lane: Lane,
     faults: PinnedBuffer<u32>,
 }
@@ -185,7 +228,7 @@ impl Slot {
             top_mlp: Vec::new(),
             heads: schema.labels.iter().enumerate().map(head).rev().collect(),
             tables: Vec::new(),
-            features: Vec::new(),
+            features: schema.categorical.iter().map(|column| feature_of(0, column)).collect(),
         };
         let columns = schema.categorical.iter().map(|column| match column.hotness {
             schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
@@ -193,9 +236,16 @@ impl Slot {
         });
         let tables = [TableSpec { name: "unused".into(), rows: 1, dim: 4, dtype: Dtype::Fp32 }];
         let layout = Layout::new(1, batch_size, 4, &tables, &columns.collect::<Vec<_>>(), &[])?;
-        let layout = InputLayout::new(&spec, &layout);
+        let weighted: Vec<_> = schema.categorical.iter().map(|column| column.weighted).collect();
+        let layout = InputLayout::new(&spec, &layout.with_weights(&weighted)?);
         let slot = InputSlot::new(&bench.device, layout)?;
-        Ok(Self { slot, lane: Lane::new(&bench.device)?, faults: PinnedBuffer::zeroed(&bench.device, 2)? })
+        let poolings = spec.features.into_iter().map(|feature| feature.pooling).collect();
+        Ok(Self {
+            slot,
+            poolings,
+            lane: Lane::new(&bench.device)?,
+            faults: PinnedBuffer::zeroed(&bench.device, 2)?,
+        })
     }
 
     fn check(&self, what: &str, expected: &Samples) -> Outcome {
@@ -205,8 +255,14 @@ impl Slot {
         if expected.weights.is_empty() {
             expected.weights = vec![1.0; expected.len];
         }
-        // The slot's maximum.
-        for bags in &mut expected.categorical {
+        for (bags, &pooling) in expected.categorical.iter_mut().zip(&self.poolings) {
+            if !bags.weights.is_empty() {
+                let Bags { offsets, ids, weights } = &*bags;
+                let on_cpu = cpu::Bags { offsets, ids, weights: Some(weights) };
+                let factors = (0..on_cpu.len()).filter_map(|bag| on_cpu.factors(bag, pooling));
+                bags.weights = factors.flatten().collect();
+            }
+            // The slot's maximum.
             bags.ids.iter_mut().for_each(|id| *id = (*id).min(u64::from(u32::MAX)));
         }
         let same = found == expected;
@@ -232,6 +288,10 @@ fn options(words: &mut Words, part: &DatasetPart) -> StreamOptions {
 
 fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outcome {
     let dataset = Dataset::random(words)?;
+    are_unpacked_as_on_the_cpu(bench, words, &dataset)
+}
+
+fn are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words, dataset: &Dataset) -> Outcome {
     let options = options(words, &dataset.part);
     let mut slot = Slot::new(bench, &dataset.part.schema, options.batch_size)?;
     let unpacker = slot.slot.unpacker(&bench.device, &dataset.part.schema)?;
@@ -286,6 +346,10 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
 
 fn batches_are_staged_as_they_are(bench: &Bench, words: &mut Words) -> Outcome {
     let dataset = Dataset::random(words)?;
+    are_staged_as_they_are(bench, words, &dataset)
+}
+
+fn are_staged_as_they_are(bench: &Bench, words: &mut Words, dataset: &Dataset) -> Outcome {
     let options = options(words, &dataset.part);
     let mut slot = Slot::new(bench, &dataset.part.schema, options.batch_size)?;
     for batch in BatchStream::open(dataset.part.clone(), &options)? {
@@ -300,14 +364,18 @@ fn batches_are_staged_as_they_are(bench: &Bench, words: &mut Words) -> Outcome {
 }
 
 fn training_is_the_same_however_it_is_fed(bench: &Bench, words: &mut Words) -> Outcome {
-    is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words)
+    is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words, false)
 }
 
 /// The bits of losses, weights and the metrics after them.
-pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut Words) -> Outcome {
-    let mut dataset = Dataset::with_rows(words, 14)?;
+pub(crate) fn is_the_same_however_it_is_fed(
+    devices: &[Arc<Device>],
+    words: &mut Words,
+    has_weights: bool,
+) -> Outcome {
+    let mut dataset = Dataset::with_rows(words, 14, has_weights)?;
     while dataset.part.schema.categorical.is_empty() || dataset.part.schema.dense.is_empty() {
-        dataset = Dataset::with_rows(words, 14)?;
+        dataset = Dataset::with_rows(words, 14, has_weights)?;
     }
     let part = &dataset.part;
     let options = StreamOptions { start: Position::default(), ..options(words, part) };
@@ -328,14 +396,7 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
                 dtype: Dtype::Fp32,
             })
             .collect(),
-        features: columns
-            .map(|(table, column)| FeatureSpec {
-                column: column.name.clone(),
-                table,
-                pooling: Pooling::Sum,
-                weighted: false,
-            })
-            .collect(),
+        features: columns.map(|(table, column)| feature_of(table, column)).collect(),
     };
     let setup = ModelSetup {
         model: Model::sgd(spec, 0.001),
@@ -443,9 +504,49 @@ fn values_that_the_schema_does_not_admit_are_named(bench: &Bench, words: &mut Wo
     }
     let Some(largest) = largest.filter(|&largest| largest > 0) else { return Ok(()) };
     Arc::make_mut(&mut dataset.part.schema).categorical[0].rows = largest;
+    let expected = format!("id {largest} is out of range: its table has {largest} rows");
+    is_named(bench, &dataset, &options, &expected)
+}
+
+/// A block's checksum fits its bytes, but one of its weights is not allowed.
+fn wrong_weights_of_ids_are_named(bench: &Bench, words: &mut Words) -> Outcome {
+    let mut dataset = Dataset::weighted(words)?;
+    let Schema { labels, weight, dense, categorical, .. } = &*dataset.part.schema;
+    let weighted = categorical.iter().position(|column| column.weighted).ok_or("no column has weights")?;
+    let before = categorical[..weighted].iter().map(block::streams_of_column).sum::<usize>();
+    // After its sizes, starts and ids.
+    let number = labels.len() + weight.iter().len() + dense.len() + before + 3;
+    let file = dataset.part.files[0].clone();
+    let mut bytes = std::fs::read(&file)?;
+    let mut is_wrong = false;
+    for location in &mut dataset.part.blocks {
+        let own = &mut bytes[location.offset as usize..][..location.bytes as usize];
+        let stream = block::Block::parse(own, &dataset.part.schema)?.streams()[number];
+        if stream.count == 0 {
+            continue;
+        }
+        let at = stream.offset as usize + 4 * words.below(u64::from(stream.count)) as usize;
+        let wrong = words.one_of(&[0.0f32, -0.5, f32::NAN, f32::INFINITY]);
+        own[at..at + 4].copy_from_slice(&wrong.to_le_bytes());
+        // The checksum of what follows it.
+        location.checksum = xxh3_64(&own[16..]);
+        own[8..16].copy_from_slice(&location.checksum.to_le_bytes());
+        is_wrong = true;
+        break;
+    }
+    if !is_wrong {
+        return Ok(());
+    }
+    std::fs::write(&file, bytes)?;
+    let options = StreamOptions { start: Position::default(), ..options(words, &dataset.part) };
+    is_named(bench, &dataset, &options, "weights are finite and above 0")
+}
+
+/// The GPU finds a value that is not allowed, and the error names it.
+fn is_named(bench: &Bench, dataset: &Dataset, options: &StreamOptions, expected: &str) -> Outcome {
     let mut slot = Slot::new(bench, &dataset.part.schema, options.batch_size)?;
     let unpacker = slot.slot.unpacker(&bench.device, &dataset.part.schema)?;
-    for fed in Feed::open(std::slice::from_ref(&bench.device), dataset.part.clone(), &options, false)? {
+    for fed in Feed::open(std::slice::from_ref(&bench.device), dataset.part.clone(), options, false)? {
         let fed = fed?;
         let fed = &fed.parts()[..1];
         let faults = slot.faults.device_pointer()?;
@@ -456,9 +557,8 @@ fn values_that_the_schema_does_not_admit_are_named(bench: &Bench, words: &mut Wo
             continue;
         }
         let error = FeedPart::diagnose(fed).to_string();
-        let expected = format!("id {largest} is out of range: its table has {largest} rows");
-        let (named, file) = (error.contains(&expected), error.contains("00000.blocks"));
+        let (named, file) = (error.contains(expected), error.contains("00000.blocks"));
         return if named && file { Ok(()) } else { Err(error.into()) };
     }
-    Err(format!("no fault was found, although an id is {largest}").into())
+    Err(format!("no fault was found, but expected: {expected}").into())
 }

@@ -18,7 +18,7 @@ use rankine_topology::{Rank, Topology};
 
 use super::bench::job;
 use super::ranks::{evaluates_as_the_cpu_does, is_as_one, of_all_ranks, update_slices_as_all};
-use super::training::{Training, stays_near};
+use super::training::{Draw, Training, stays_near};
 use super::{Bench, Body, Outcome, Words, close};
 
 /// Nodes, and GPUs of each.
@@ -37,6 +37,18 @@ pub(crate) const BODIES: &[(Body, usize)] = &[
             train_as_one(bench, words, (2, 1), Interaction::Cross { layers: 2, rank: Some(12) })
         }),
         2,
+    ),
+    (
+        ("two_nodes_of_one_train_weighted_bags_as_one", 2, |bench, words| {
+            train_weighted_bags_as_one(bench, words, (2, 1))
+        }),
+        2,
+    ),
+    (
+        ("two_nodes_of_two_train_weighted_bags_as_one", 2, |bench, words| {
+            train_weighted_bags_as_one(bench, words, (2, 2))
+        }),
+        4,
     ),
     (("two_nodes_of_one_update_slices_as_all", 1, |_, words| update_slices(words, (2, 1))), 2),
     (("copies_wait_for_transfers_between_nodes", 1, |_, _| copies_wait_for_transfers()), 2),
@@ -106,10 +118,23 @@ fn plan(
 }
 
 fn train_as_one(bench: &Bench, words: &mut Words, nodes: Nodes, interaction: Interaction) -> Outcome {
+    draws_train_as_one(bench, words, nodes, (interaction, Training::random))
+}
+
+fn train_weighted_bags_as_one(bench: &Bench, words: &mut Words, nodes: Nodes) -> Outcome {
+    draws_train_as_one(bench, words, nodes, (Interaction::Dot, Training::weighted))
+}
+
+fn draws_train_as_one(
+    bench: &Bench,
+    words: &mut Words,
+    nodes: Nodes,
+    (interaction, draw): (Interaction, Draw),
+) -> Outcome {
     // Batches need several size classes of messages, or one.
     for vectors in [&[1, 2, 5][..], &[1 << 14]] {
         stays_near(words, |words| {
-            let training = Training::over_empty_shares(words, interaction);
+            let training = Training::over_empty_shares(words, interaction, draw);
             let plan = plan(words, &training, nodes, vectors)?;
             is_as_one(bench, &training, &devices(nodes)?, Some(&plan))
         })

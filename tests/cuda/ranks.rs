@@ -21,7 +21,7 @@ use rankine_topology::{Rank, Topology};
 use super::auc::AucWeights;
 use super::input::is_the_same_however_it_is_fed;
 use super::scoring::scores_have_the_same_bits;
-use super::training::{Comparison, Run, Training, overlaps_change_no_bit, stays_near, weights};
+use super::training::{Comparison, Draw, Run, Training, overlaps_change_no_bit, stays_near, weights};
 use super::{Bench, Body, Outcome, Words, close};
 
 pub(crate) const BODIES: &[Body] = &[
@@ -45,7 +45,16 @@ pub(crate) const BODIES: &[Body] = &[
     ("ranks_that_share_a_gpu_load_kernels_before_they_wait", 1, load_kernels_before_they_wait),
     ("ranks_evaluate_as_the_cpu_does", 2, evaluate_as_the_cpu_does),
     ("ranks_score_the_same_bits_in_batches_of_any_size", 4, |_, words| {
-        scores_have_the_same_bits(&some_devices(words)?, words)
+        scores_have_the_same_bits(&some_devices(words)?, words, Training::random)
+    }),
+    ("ranks_score_weighted_bags_with_the_same_bits", 3, |_, words| {
+        scores_have_the_same_bits(&some_devices(words)?, words, Training::weighted)
+    }),
+    ("ranks_train_weighted_bags_as_one", 2, |bench, words| {
+        draws_train_as_one(bench, words, (Interaction::Dot, Training::weighted))
+    }),
+    ("ranks_are_fed_with_weights_of_ids_in_any_way", 2, |_, words| {
+        is_the_same_however_it_is_fed(&some_devices(words)?, words, true)
     }),
     ("ranks_train_the_same_however_they_are_fed", 3, train_the_same_however_they_are_fed),
     ("ranks_update_slices_as_all", 3, |_, words| {
@@ -130,9 +139,13 @@ fn run(
 }
 
 fn trains_as_one(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
+    draws_train_as_one(bench, words, (interaction, Training::random))
+}
+
+fn draws_train_as_one(bench: &Bench, words: &mut Words, (interaction, draw): (Interaction, Draw)) -> Outcome {
     let as_one = |words: &mut Words, placements: Option<&[Placement]>| {
         stays_near(words, |words| {
-            let training = Training::over_empty_shares(words, interaction);
+            let training = Training::over_empty_shares(words, interaction, draw);
             let devices = some_devices(words)?;
             let plan = placements.map(|placements| random_plan(words, &training, devices.len(), placements));
             is_as_one(bench, &training, &devices, plan.transpose()?.as_ref())
@@ -338,7 +351,7 @@ fn rows_by_table(spec: &ModelSpec, samples: &Samples) -> Vec<HashSet<u64>> {
 
 fn train_the_same_however_they_are_fed(_: &Bench, words: &mut Words) -> Outcome {
     let devices = some_devices(words)?;
-    is_the_same_however_it_is_fed(&devices, words)
+    is_the_same_however_it_is_fed(&devices, words, false)
 }
 
 /// A random placement of a training's tables.

@@ -3,7 +3,7 @@
 use bytemuck::NoUninit;
 use half::{bf16, f16};
 use libtest_mimic::Failed;
-use rankine_cuda::kernels::{Dot, DotFp8, Element, FP8_MULTIPLE, Feature, Guard, TableRows};
+use rankine_cuda::kernels::{BagPooling, Dot, DotFp8, Element, FP8_MULTIPLE, Feature, Guard, TableRows};
 use rankine_cuda::{Buffer, Pointer};
 
 use super::fp8::Tensor;
@@ -46,7 +46,7 @@ impl Batch {
                 ids: all_ids.len() as u32,
                 offsets: Feature::FIXED,
                 hotness: 1,
-                mean: 0,
+                pooling: BagPooling::Sum as u32,
                 base: 0,
                 rows: table_rows as u32,
                 row_words: row_words as u32,
@@ -57,6 +57,8 @@ impl Batch {
                 slots: 0,
                 owner: Feature::TURNS,
                 frequent: Feature::UNLISTED,
+                factors: 0,
+                reserved: 0,
             };
             features.push(feature);
             for _ in 0..table_rows {

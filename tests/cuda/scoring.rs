@@ -9,12 +9,15 @@ use rankine_model::Interaction;
 use rankine_model::evaluation::{HeadMetrics, Metrics};
 use rankine_reader::Samples;
 
-use super::training::Training;
+use super::training::{Draw, Training};
 use super::{Bench, Body, Outcome, Words};
 
 pub(crate) const BODIES: &[Body] = &[
     ("scores_have_the_same_bits_in_batches_of_any_size", 12, |bench, words| {
-        scores_have_the_same_bits(std::slice::from_ref(&bench.device), words)
+        scores_have_the_same_bits(std::slice::from_ref(&bench.device), words, Training::random)
+    }),
+    ("scores_of_weighted_bags_have_the_same_bits", 4, |bench, words| {
+        scores_have_the_same_bits(std::slice::from_ref(&bench.device), words, Training::weighted)
     }),
     ("more_samples_are_scored_than_trained_if_memory_allows", 1, more_samples_are_scored_than_trained),
 ];
@@ -40,12 +43,12 @@ const NO_METRICS: Metrics = Metrics {
 /// Losses of some steps, the logits of all their samples, and the metrics of these.
 type Scores = (Vec<u64>, Vec<u32>, Vec<HeadMetrics>);
 
-pub(super) fn scores_have_the_same_bits(devices: &[Arc<Device>], words: &mut Words) -> Outcome {
+pub(super) fn scores_have_the_same_bits(devices: &[Arc<Device>], words: &mut Words, draw: Draw) -> Outcome {
     let (interaction, precision) = (
         words.one_of(&INTERACTIONS),
         words.one_of(&[Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16, Precision::Fp8]),
     );
-    let mut training = Training::random(words, interaction, 9);
+    let mut training = draw(words, interaction, 9);
     let execution = match precision {
         Precision::Fp8 if !devices[0].multiplies_fp8() => Execution::new(Precision::Bf16),
         Precision::Fp8 => {

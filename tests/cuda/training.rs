@@ -36,6 +36,16 @@ pub(crate) const BODIES: &[Body] = &[
     ("concatenations_train_as_on_the_cpu", 2, |bench, words| {
         trains_as_on_the_cpu(bench, words, Interaction::Concat)
     }),
+    ("weighted_bags_train_as_on_the_cpu", 3, |bench, words| {
+        let interactions = [
+            Interaction::Dot,
+            Interaction::Cross { layers: 2, rank: None },
+            Interaction::FactorizationMachine,
+        ];
+        let interaction = words.one_of(&interactions);
+        draws_train_as_on_the_cpu(bench, words, interaction, Training::weighted)
+    }),
+    ("weights_are_learned_from_in_all_precisions", 2, weights_are_learned_from_in_all_precisions),
     ("bf16_learns_as_the_cpu_does", 1, |bench, words| learns_as_the_cpu_does(bench, words, Precision::Bf16)),
     ("fp16_learns_as_the_cpu_does", 1, |bench, words| learns_as_the_cpu_does(bench, words, Precision::Fp16)),
     ("fp8_learns_as_the_cpu_does", 4, fp8_learns_as_the_cpu_does),
@@ -78,8 +88,20 @@ pub(super) struct Training {
     pub(super) batches: Vec<Samples>,
 }
 
+/// Draws a training with some steps.
+pub(super) type Draw = fn(&mut Words, Interaction, usize) -> Training;
+
 impl Training {
     pub(super) fn random(words: &mut Words, interaction: Interaction, steps: usize) -> Self {
+        Self::of(words, interaction, steps, false)
+    }
+
+    /// The same with weights of ids in columns of either pooling.
+    pub(super) fn weighted(words: &mut Words, interaction: Interaction, steps: usize) -> Self {
+        Self::of(words, interaction, steps, true)
+    }
+
+    fn of(words: &mut Words, interaction: Interaction, steps: usize, has_weights: bool) -> Self {
         // Vectors that interact have equal lengths.
         let equal = matches!(interaction, Interaction::Dot | Interaction::FactorizationMachine);
         let (dim, dense_columns) = (words.one_of(&[7, 12, 16, 32]), words.one_of(&[0, 5, 13]));
@@ -93,13 +115,18 @@ impl Training {
             })
             .collect();
         let hotness = words.one_of(&[Hotness::Fixed(1), Hotness::Fixed(3), Hotness::Ragged { max: 5 }]);
-        let hotness =
+        let mut hotness =
             [Hotness::Fixed(1), hotness, Hotness::Fixed(1), Hotness::Fixed(1), hotness, Hotness::Fixed(2)];
+        if has_weights {
+            for number in [1, 2, 4] {
+                hotness[number] = Hotness::Ragged { max: 2 + number as u32 };
+            }
+        }
         let feature = |number: usize| FeatureSpec {
             column: format!("c{number}"),
             table: number % tables.len(),
             pooling: if number.is_multiple_of(2) { Pooling::Sum } else { Pooling::Mean },
-            weighted: false,
+            weighted: has_weights && hotness[number].varies(),
         };
         let heads = 1 + words.below(3) as usize;
         let head = |number: usize| HeadSpec {
@@ -156,6 +183,9 @@ impl Training {
                             };
                             bags.ids.extend((0..size).map(|_| id(words)));
                             bags.offsets.push(bags.ids.len() as u32);
+                            if feature.weighted {
+                                bags.weights.extend((0..size).map(|_| words.number() + 1.25));
+                            }
                         }
                         bags
                     })
@@ -187,8 +217,8 @@ impl Training {
     }
 
     /// A training of 200 steps, in some of which not every rank has a sample.
-    pub(super) fn over_empty_shares(words: &mut Words, interaction: Interaction) -> Self {
-        let mut training = Self::random(words, interaction, 200).with_exact_rows();
+    pub(super) fn over_empty_shares(words: &mut Words, interaction: Interaction, draw: Draw) -> Self {
+        let mut training = draw(words, interaction, 200).with_exact_rows();
         for (step, len) in [(20, 1), (21, 2), (22, 3)] {
             let batch = &mut training.batches[step];
             *batch = batch.slice(0..len.min(batch.len));
@@ -402,8 +432,17 @@ pub(super) fn stays_near(
 }
 
 fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
+    draws_train_as_on_the_cpu(bench, words, interaction, Training::random)
+}
+
+fn draws_train_as_on_the_cpu(
+    bench: &Bench,
+    words: &mut Words,
+    interaction: Interaction,
+    draw: Draw,
+) -> Outcome {
     stays_near(words, |words| {
-        let training = Training::random(words, interaction, 200).with_exact_rows();
+        let training = draw(words, interaction, 200).with_exact_rows();
         let mut nearness = Ok(());
         for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16] {
             let run = || Run::of(&training, &mut training.on_gpu(bench, precision)?);
@@ -423,6 +462,26 @@ fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interacti
 
 fn learns_as_the_cpu_does(bench: &Bench, words: &mut Words, precision: Precision) -> Outcome {
     let training = Training::random(words, Interaction::Dot, 200);
+    is_learned_as_on_the_cpu(bench, &training, precision)
+}
+
+fn weights_are_learned_from_in_all_precisions(bench: &Bench, words: &mut Words) -> Outcome {
+    for precision in [Precision::Bf16, Precision::Fp16, Precision::Fp8] {
+        if precision == Precision::Fp8 && !bench.device.multiplies_fp8() {
+            continue;
+        }
+        // Look-ups write vectors in fp8 where cross layers read them.
+        let interaction = words.one_of(&[Interaction::Dot, Interaction::Cross { layers: 2, rank: Some(32) }]);
+        let mut training = Training::weighted(words, interaction, 200);
+        if precision == Precision::Fp8 {
+            training.widen_for_fp8();
+        }
+        is_learned_as_on_the_cpu(bench, &training, precision)?;
+    }
+    Ok(())
+}
+
+fn is_learned_as_on_the_cpu(bench: &Bench, training: &Training, precision: Precision) -> Outcome {
     let (_, expected) = training.on_cpu();
     let losses = training.losses_on_gpu(&mut training.on_gpu(bench, precision)?)?;
     let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;

@@ -298,10 +298,7 @@ fn commands_show_and_refuse_weights() {
     let set = format!("eval.set=[{{ name = 'other', data = {other:?} }}]");
     train(&place, &job, "judged", &[&set]).with(USAGE).says(&["column tags has ids without weights"]);
 
-    // A build without GPUs knows what they do not support.
-    let words = ["weights of ids in columns `tags`, `genres`", "set device.kind to \"cpu\""];
-    run(["check", &job, "--set", "device.kind=cuda"]).with(USAGE).says(&words);
-    run(["plan", &job, "--set", "device.kind=cuda"]).with(USAGE).says(&words);
     run(["check", &job]).with(SUCCESS);
     run(["plan", &job]).with(SUCCESS);
+    run(["plan", &job, "--set", "device.kind=cuda"]).with(SUCCESS);
 }

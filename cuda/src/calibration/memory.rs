@@ -51,7 +51,7 @@ pub(super) fn gather(rank: &MeasuringRank) -> Result<f64> {
         ids: (number * SAMPLES) as u32,
         offsets: kernels::Feature::FIXED,
         hotness: 1,
-        mean: 0,
+        pooling: kernels::BagPooling::Sum as u32,
         base: 0,
         rows: ROWS as u32,
         row_words: DIM as u32,
@@ -62,6 +62,8 @@ pub(super) fn gather(rank: &MeasuringRank) -> Result<f64> {
         slots: 0,
         owner: 0,
         frequent: kernels::Feature::UNLISTED,
+        factors: 0,
+        reserved: 0,
     };
     let features: Vec<_> = (0..FEATURES).map(feature).collect();
     let tasks = (0..FEATURES)
@@ -73,13 +75,14 @@ pub(super) fn gather(rank: &MeasuringRank) -> Result<f64> {
         features: features.pointer(),
         tasks: tasks.pointer(),
         ids: ids.pointer(),
+        factors: crate::Pointer::NULL,
         offsets: crate::Pointer::NULL,
         samples_count: samples.pointer(),
         output: vectors.pointer(),
         samples: SAMPLES as u32,
         stride: (FEATURES * DIM) as u32,
     };
-    let counts = [tasks.len() as u32, 0, 0];
+    let counts = [tasks.len() as u32, 0, 0, 0, 0, 0];
     // SAFETY: the buffers have the sizes that the features say, and live until the lane has been waited for.
     let seconds = rank.seconds(2, true, |lane| unsafe { look_up.enqueue(lane, counts) })?;
     Ok(2.0 * vectors.bytes() as f64 / seconds)

@@ -68,8 +68,8 @@ pub struct Feature {
     pub offsets: u32,
     /// Ids per sample; with offsets, the most ids per sample.
     pub hotness: u32,
-    /// 1 if a bag's vector is the mean of its rows, 0 if it is their sum.
-    pub mean: u32,
+    /// How bags are pooled: a [`BagPooling`].
+    pub pooling: u32,
     /// The number of the shard's first row at every owner.
     pub base: u32,
     /// Rows of its table.
@@ -91,6 +91,21 @@ pub struct Feature {
     pub owner: u32,
     /// The key of the table's first row in the set of rows that every rank stores, or [`Feature::UNLISTED`].
     pub frequent: u32,
+    /// Where the factors of the column's ids start, if it is pooled [`BagPooling::ByFactors`].
+    pub factors: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// How the rows of a bag are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BagPooling {
+    /// Added up.
+    Sum,
+    /// Added up and divided by their number.
+    Mean,
+    /// Each multiplied by its factor, then added up.
+    ByFactors,
 }
 
 impl Feature {

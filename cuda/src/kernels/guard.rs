@@ -209,3 +209,46 @@ unsafe impl<T: Element> Kernel for FiniteCheck<T> {
     const ID: Id = Family::FiniteCheck.variant([T::KIND as usize]);
     const THREADS: u32 = 256;
 }
+
+/// A feature that is pooled by factors which may exceed 1.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct FactorFeature {
+    /// Where its column's offsets start.
+    pub offsets: u32,
+    /// Where the factors of its column's ids start.
+    pub factors: u32,
+    /// Where its vector starts within a sample's vectors.
+    pub vector_offset: u32,
+    /// Elements of its vector, a multiple of 4.
+    pub dim: u32,
+}
+
+/// Looks for gradients that are out of bounds once they are multiplied by the factors of a bag's rows. Grid: x any, it
+/// loops over the samples; y over features.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FactorCheck<T> {
+    /// With respect to vectors: `[sample][stride]`.
+    pub gradients: Pointer<T>,
+    /// The features.
+    pub features: Pointer<FactorFeature>,
+    /// Indexed as the features say.
+    pub offsets: Pointer<u32>,
+    /// Indexed as the features say.
+    pub factors: Pointer<f32>,
+    /// The number of samples.
+    pub samples_count: Pointer<u32>,
+    /// Records them.
+    pub guard: Pointer<Guard>,
+    /// Elements from one sample to the next, a multiple of 4.
+    pub stride: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: `guard.cu` has the same struct.
+unsafe impl<T: Element> Kernel for FactorCheck<T> {
+    const ID: Id = Family::FactorCheck.variant([T::KIND as usize]);
+    const THREADS: u32 = 256;
+}

@@ -21,6 +21,9 @@ pub struct LookUpTask {
 }
 
 impl LookUpTask {
+    /// Kinds of tasks: one per type of table, in the order of [`super::Dtype`], for features that are not pooled by
+    /// factors, then the same for features that are.
+    pub const KINDS: usize = 6;
     /// Threads of a block.
     const THREADS: u32 = 256;
     /// Look-ups of a group of lanes if each sample has one, and the fewest otherwise.
@@ -90,10 +93,12 @@ pub struct LookUp<T> {
     pub tables: Pointer<f32>,
     /// All features.
     pub features: Pointer<Feature>,
-    /// One per block: first those over f32 tables, then bf16, then f16.
+    /// One per block, kind by kind.
     pub tasks: Pointer<LookUpTask>,
     /// Indexed as the features say.
     pub ids: Pointer<u32>,
+    /// Of ids in columns that are pooled by factors, indexed as the features say.
+    pub factors: Pointer<f32>,
     /// Indexed as the features say.
     pub offsets: Pointer<u32>,
     /// The number of samples; vectors after them become zeros.
@@ -148,30 +153,34 @@ pub enum Vectors<T> {
     Fp8(Fp8Vectors),
 }
 
-const _: () = assert!(size_of::<LookUpTask>() == 16 && size_of::<LookUp<f32>>() == 64);
+const _: () = assert!(size_of::<LookUpTask>() == 16 && size_of::<LookUp<f32>>() == 72);
 
 impl<T> LookUp<T> {
-    /// Returns the look-ups with tasks from number `first` on.
-    fn from(self, first: u32) -> Self {
+    /// Returns the look-ups of a kind, given the number of tasks per kind.
+    fn of_kind(self, kind: usize, counts: [u32; LookUpTask::KINDS]) -> Self {
+        let first: u32 = counts[..kind].iter().sum();
         Self { tasks: self.tasks.element(first as usize), ..self }
     }
 }
 
 impl<T: Element> LookUp<T> {
-    /// Enqueues it; `counts` has the number of tasks per table type, indexed by [`super::Dtype`].
+    /// Enqueues it; `counts` has the number of tasks per kind.
     ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver reports an error.
-    pub unsafe fn enqueue(&self, lane: &Lane, counts: [u32; 3]) -> Result<()> {
-        let [f32s, bf16s, _] = counts;
+    pub unsafe fn enqueue(&self, lane: &Lane, counts: [u32; LookUpTask::KINDS]) -> Result<()> {
+        let of = |kind| self.of_kind(kind, counts);
         // SAFETY: the caller vouches for it.
         unsafe {
-            lane.launch(&TypedLookUp::<T, 0>(*self), (counts[0], 1))?;
-            lane.launch(&TypedLookUp::<T, 1>(self.from(f32s)), (counts[1], 1))?;
-            lane.launch(&TypedLookUp::<T, 2>(self.from(f32s + bf16s)), (counts[2], 1))
+            lane.launch(&TypedLookUp::<T, 0, false>(of(0)), (counts[0], 1))?;
+            lane.launch(&TypedLookUp::<T, 1, false>(of(1)), (counts[1], 1))?;
+            lane.launch(&TypedLookUp::<T, 2, false>(of(2)), (counts[2], 1))?;
+            lane.launch(&TypedLookUp::<T, 0, true>(of(3)), (counts[3], 1))?;
+            lane.launch(&TypedLookUp::<T, 1, true>(of(4)), (counts[4], 1))?;
+            lane.launch(&TypedLookUp::<T, 2, true>(of(5)), (counts[5], 1))
         }
     }
 }
@@ -183,10 +192,21 @@ impl LookUpFp8 {
     /// Pools into `vectors` instead of the output of `look_up`, which has tasks from
     /// [`LookUpTask::of_feature_in_fp8`].
     pub fn new<T>(look_up: LookUp<T>, vectors: Fp8Vectors) -> Self {
-        let LookUp { tables, features, tasks, ids, offsets, samples_count, samples, .. } = look_up;
+        let LookUp { tables, features, tasks, ids, factors, offsets, samples_count, samples, .. } = look_up;
         let Fp8Vectors { rows: output, turned, scaling, stride, turned_stride, learns } = vectors;
         Self {
-            look_up: LookUp { tables, features, tasks, ids, offsets, samples_count, output, samples, stride },
+            look_up: LookUp {
+                tables,
+                features,
+                tasks,
+                ids,
+                factors,
+                offsets,
+                samples_count,
+                output,
+                samples,
+                stride,
+            },
             turned,
             scaling,
             turned_stride,
@@ -201,37 +221,45 @@ impl LookUpFp8 {
     ///
     /// # Errors
     /// If the driver reports an error.
-    pub unsafe fn enqueue(&self, lane: &Lane, counts: [u32; 3]) -> Result<()> {
-        let [f32s, bf16s, _] = counts;
-        let from = |first| Self { look_up: self.look_up.from(first), ..*self };
+    pub unsafe fn enqueue(&self, lane: &Lane, counts: [u32; LookUpTask::KINDS]) -> Result<()> {
+        let of = |kind| Self { look_up: self.look_up.of_kind(kind, counts), ..*self };
         // SAFETY: the caller vouches for it.
         unsafe {
-            lane.launch(&TypedLookUpFp8::<0>(*self), (counts[0], 1))?;
-            lane.launch(&TypedLookUpFp8::<1>(from(f32s)), (counts[1], 1))?;
-            lane.launch(&TypedLookUpFp8::<2>(from(f32s + bf16s)), (counts[2], 1))
+            lane.launch(&TypedLookUpFp8::<0, false>(of(0)), (counts[0], 1))?;
+            lane.launch(&TypedLookUpFp8::<1, false>(of(1)), (counts[1], 1))?;
+            lane.launch(&TypedLookUpFp8::<2, false>(of(2)), (counts[2], 1))?;
+            lane.launch(&TypedLookUpFp8::<0, true>(of(3)), (counts[3], 1))?;
+            lane.launch(&TypedLookUpFp8::<1, true>(of(4)), (counts[4], 1))?;
+            lane.launch(&TypedLookUpFp8::<2, true>(of(5)), (counts[5], 1))
         }
     }
 }
 
-/// The look-ups in tables of the type with number `DTYPE`.
+/// The look-ups in tables of the type with number `DTYPE`, of features that are pooled by factors or not.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-struct TypedLookUp<T, const DTYPE: u32>(LookUp<T>);
+struct TypedLookUp<T, const DTYPE: u32, const FACTORS: bool>(LookUp<T>);
 
 // SAFETY: `look_up.cu` has the same struct.
-unsafe impl<T: Element, const DTYPE: u32> Kernel for TypedLookUp<T, DTYPE> {
-    const ID: Id = Family::LookUp.variant([T::KIND as usize, DTYPE as usize]);
+unsafe impl<T: Element, const DTYPE: u32, const FACTORS: bool> Kernel for TypedLookUp<T, DTYPE, FACTORS> {
+    const ID: Id = {
+        let family = if FACTORS { Family::LookUpFactors } else { Family::LookUp };
+        family.variant([T::KIND as usize, DTYPE as usize])
+    };
     const THREADS: u32 = LookUpTask::THREADS;
 }
 
 /// The same in fp8.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-struct TypedLookUpFp8<const DTYPE: u32>(LookUpFp8);
+struct TypedLookUpFp8<const DTYPE: u32, const FACTORS: bool>(LookUpFp8);
 
 // SAFETY: `look_up.cu` has the same struct.
-unsafe impl<const DTYPE: u32> Kernel for TypedLookUpFp8<DTYPE> {
-    const ID: Id = Family::LookUpFp8.variant([DTYPE as usize]);
+unsafe impl<const DTYPE: u32, const FACTORS: bool> Kernel for TypedLookUpFp8<DTYPE, FACTORS> {
+    const ID: Id = {
+        let family = if FACTORS { Family::LookUpFp8Factors } else { Family::LookUpFp8 };
+        family.variant([DTYPE as usize])
+    };
     const THREADS: u32 = LookUpTask::THREADS;
 }
 

@@ -66,7 +66,7 @@ pub use auc::{
 pub(crate) use barrier::{Barrier, Flags, GAVE_UP, Wait};
 pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
-pub use common::{Addresses, Feature, GROUP_KEYS, KeySet, LINE_KEYS};
+pub use common::{Addresses, BagPooling, Feature, GROUP_KEYS, KeySet, LINE_KEYS};
 pub use cross::{CROSS_LAYERS, Cross, CrossFirst, CrossGradient};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
@@ -85,7 +85,7 @@ pub use fp8_quantize::{
 };
 pub use fp8_scaling::{Fp8Check, Fp8RankMagnitudes, Fp8Rescale, Fp8Scaling, Fp8Tell};
 pub use fp8_tensor::{Fp8CrossKept, Fp8Factors, Fp8Matrix, Fp8Tensor};
-pub use guard::{FiniteCheck, Guard, Outcome, Squares, Tally, Verdict};
+pub use guard::{FactorCheck, FactorFeature, FiniteCheck, Guard, Outcome, Squares, Tally, Verdict};
 pub use head::Head;
 pub use initialize::Initialize;
 pub use judge::{Judge, JudgeKeys, JudgeKeysTotal, JudgeParts, JudgeTotal, Sums as JudgeSums};
@@ -104,12 +104,15 @@ pub use pack::Pack;
 pub use pooled::{PooledFeature, Pooling};
 pub use rails::{RAIL_HEADER, RailLists, RailMark, RailRows};
 pub use reduce::Reduce;
-pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
+pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteNumberFactors, RouteSort, Segment};
 pub use rows::Send;
 pub use shard::{Shard, UpdateContext};
 pub use sparse_update::SparseUpdate;
 pub(crate) use stamp::Stamp;
 pub use totals::Totals;
 pub use traffic::{LinkCounts, RowRange, RowTraffic};
-pub use unpack::{IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
+pub use unpack::{
+    IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFactors, UnpackFixed, UnpackSizes, UnpackValues,
+    WeightedColumn,
+};
 pub use update::{SharedSquares, Update};

@@ -166,12 +166,15 @@ kernels! {
         Fp8ToBf16 = "fp8_to_bf16";
     "fp8_quantize": Fp8Quantize = "fp8_quantize", Fp8QuantizeWeights = "fp8_quantize_weights";
     "fp8_scaling": Fp8Tell = "fp8_tell", Fp8Check = "fp8_check", Fp8Rescale = "fp8_rescale";
-    "guard": Squares = "squares", Tally = "tally", Verdict = "verdict", FiniteCheck = "finite" [ELEMENTS];
+    "guard": Squares = "squares", Tally = "tally", Verdict = "verdict", FiniteCheck = "finite" [ELEMENTS],
+        FactorCheck = "check_factors" [ELEMENTS];
     "head": Head = "head" [ELEMENTS];
     "initialize": Initialize = "initialize";
     "judge": JudgeParts = "judge", JudgeTotal = "judge_total", JudgeKeys = "judge_keys",
         JudgeKeysTotal = "judge_keys_total";
-    "look_up": LookUp = "look_up" [ELEMENTS, ELEMENTS], LookUpFp8 = "look_up_fp8" [ELEMENTS];
+    "look_up": LookUp = "look_up" [ELEMENTS, ELEMENTS], LookUpFp8 = "look_up_fp8" [ELEMENTS],
+        LookUpFactors = "look_up_factors" [ELEMENTS, ELEMENTS],
+        LookUpFp8Factors = "look_up_fp8_factors" [ELEMENTS];
     "machine": MachineForward = "machine_forward" [ELEMENTS],
         MachineBackward = "machine_backward" [ELEMENTS];
     "mark": Mark = "mark";
@@ -186,13 +189,14 @@ kernels! {
         RailGather = "rail_gather" [LANES];
     "reduce": Reduce = "reduce" [ELEMENTS, TEAMS], ReduceParts = "reduce_parts" [TEAMS];
     "route": RouteBegin = "route_begin", RouteCount = "route_count", RouteSort = "route_sort",
-        RouteNumber = "route_number";
+        RouteNumber = "route_number", RouteNumberFactors = "route_number_factors";
     "rows": Send = "send" [ELEMENTS, LANES];
     "stamp": Stamp = "stamp";
     "totals": Totals = "totals";
     "traffic": RowTraffic = "row_traffic";
     "unpack": UnpackIndex = "unpack_index", UnpackValues = "unpack_values", UnpackFixed = "unpack_fixed",
-        UnpackSizes = "unpack_sizes", UnpackBags = "unpack_bags";
+        UnpackSizes = "unpack_sizes", UnpackBags = "unpack_bags",
+        UnpackFactors = "unpack_factors";
     "sparse_update": SparseUpdate = "sparse_update" [ELEMENTS, TEAMS], SparseParts = "sparse_parts" [TEAMS],
         LeanUpdate = "lean_update" [ELEMENTS, LEAN_TEAMS];
     "update": Update = "update" [TEAMS], ShareSquares = "share_squares" [TEAMS];

@@ -16,8 +16,8 @@ pub struct PooledFeature {
     pub offsets: u32,
     /// Ids per sample; with offsets, the most ids per sample.
     pub hotness: u32,
-    /// 1 if a bag's vector is the mean of its rows, 0 if it is their sum.
-    pub mean: u32,
+    /// How bags are pooled: a [`super::BagPooling`].
+    pub pooling: u32,
     /// Rows of its table.
     pub rows: u32,
     /// The rank that owns all rows, by its number among the owners, or its node; or [`super::Feature::TURNS`].
@@ -30,6 +30,10 @@ pub struct PooledFeature {
     pub part_offset: u32,
     /// Where its ids start at an owner, among those of this rank.
     pub part_ids: u32,
+    /// Where the factors of the column's ids start, if it is pooled by factors.
+    pub factors: u32,
+    /// Where these factors start at an owner, among the factors of this rank.
+    pub part_factors: u32,
 }
 
 /// A rank's side of pooling by owners: splits bags into parts, one per owner, and adds up what owners have pooled. Over
@@ -41,6 +45,8 @@ pub struct Pooling {
     pub features: Pointer<PooledFeature>,
     /// Per source, indexed as the features say.
     pub ids: Pointer<u32>,
+    /// Of ids in columns that are pooled by factors, per source, indexed as the features say.
+    pub factors: Pointer<f32>,
     /// Per source, indexed as the features say.
     pub offsets: Pointer<u32>,
     /// The number of samples; those after them have no ids, and vectors of zeros.
@@ -51,6 +57,8 @@ pub struct Pooling {
     pub their_starts: Addresses,
     /// Per owner, this rank's: indexed as the features say.
     pub their_ids: Addresses,
+    /// The same for the factors of these ids.
+    pub their_factors: Addresses,
     /// `[owner][source][sample][width]`: vectors of parts.
     pub parts: Pointer<u32>,
     /// Per owner, this rank's: `[source][sample][their_stride]`.
@@ -65,6 +73,8 @@ pub struct Pooling {
     pub counts: Pointer<LinkCounts>,
     /// Words from one source's ids to the next one's.
     pub ids_spacing: u64,
+    /// Words from one source's factors to the next one's.
+    pub factors_spacing: u64,
     /// Words from one source's offsets to the next one's.
     pub offsets_spacing: u64,
     /// Features.
@@ -93,7 +103,7 @@ pub struct Pooling {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<PooledFeature>() == 40 && size_of::<Pooling>() == 456);
+const _: () = assert!(size_of::<PooledFeature>() == 48 && size_of::<Pooling>() == 552);
 
 impl Pooling {
     /// Enqueues splitting bags into parts and writing their ids to the owners of their rows.

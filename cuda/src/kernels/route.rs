@@ -48,6 +48,8 @@ pub struct Route {
     pub tile_segments: Pointer<u32>,
     /// Indexed as the features say.
     pub ids: Pointer<u32>,
+    /// Of ids in columns that are pooled by factors, indexed as the features say.
+    pub factors: Pointer<f32>,
     /// Indexed as the features say.
     pub offsets: Pointer<u32>,
     /// The number of samples.
@@ -69,6 +71,8 @@ pub struct Route {
     /// Per look-up its slot and its bag, ascending. A bag is the feature's number above `sample_bits` and the
     /// sample's below.
     pub sorted: Pointer<Pair>,
+    /// Per sorted look-up whose feature is pooled by factors: its factor.
+    pub sorted_factors: Pointer<f32>,
     /// Per slot: the row at its owner.
     pub rows: Pointer<u32>,
     /// Null, or per slot: where its bags start; then the end of the last one.
@@ -90,7 +94,7 @@ pub struct Route {
     pub pass: u32,
     /// Bits of a bag that are the sample's.
     pub sample_bits: u32,
-    /// If slots are needed: bits of a look-up's position in its feature; the feature's number must fit above them.
+    /// If `by_position`: bits of a look-up's position in its feature; the feature's number must fit above them.
     pub position_bits: u32,
     /// Ranks of a node.
     pub ranks: u32,
@@ -106,11 +110,12 @@ pub struct Route {
     pub owners: u32,
     /// Nodes.
     pub nodes: u32,
+    /// 1 if slots or factors are needed, for which look-ups are sorted with their positions, not with their bags; else
     /// 0.
-    pub reserved: u32,
+    pub by_position: u32,
 }
 
-const _: () = assert!(size_of::<Segment>() == 24 && size_of::<Route>() == 232);
+const _: () = assert!(size_of::<Segment>() == 24 && size_of::<Route>() == 248);
 
 impl Route {
     /// Look-ups per tile, which one block sorts.
@@ -180,8 +185,19 @@ unsafe impl Kernel for RouteSort {
 #[derive(Debug, Clone, Copy)]
 pub struct RouteNumber(pub Route);
 
+/// The same if some features are pooled by factors.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct RouteNumberFactors(pub Route);
+
 // SAFETY: `route.cu` has the same struct.
 unsafe impl Kernel for RouteNumber {
     const ID: Id = Family::RouteNumber.variant([]);
+    const THREADS: u32 = 256;
+}
+
+// SAFETY: `route.cu` has the same struct.
+unsafe impl Kernel for RouteNumberFactors {
+    const ID: Id = Family::RouteNumberFactors.variant([]);
     const THREADS: u32 = 256;
 }

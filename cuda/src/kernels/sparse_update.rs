@@ -19,6 +19,8 @@ pub struct SparseUpdate<T> {
     pub features: Pointer<Feature>,
     /// Where the bags of ragged columns start.
     pub offsets: Pointer<u32>,
+    /// Per pair whose feature is pooled by factors: the factor of its gradient.
+    pub factors: Pointer<f32>,
     /// `[sample][stride]`
     pub gradients: Pointer<T>,
     /// [`SparseUpdate::parts_len`] elements: partial sums of rows that span several blocks.

@@ -31,7 +31,7 @@ pub struct Ring {
 pub struct IdColumn {
     /// Ids must be below this.
     pub rows: u64,
-    /// Number of the first of its streams: sizes, starts, ids.
+    /// Number of the first of its streams: sizes, starts, ids, and weights if ids have some.
     pub stream: u32,
     /// Ids per bag; for ragged columns, the most ids per bag.
     pub hotness: u32,
@@ -41,6 +41,20 @@ pub struct IdColumn {
     pub offsets: u32,
     /// For ragged columns: its number among them. For fixed hotness: the number of its first tile.
     pub index: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// A categorical column whose ids have weights.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct WeightedColumn {
+    /// Its number among the ragged columns.
+    pub ragged: u32,
+    /// Where the factors of its ids start in a batch.
+    pub factors: u32,
+    /// 1 if a bag's vector is the mean of its rows, 0 if it is their sum.
+    pub mean: u32,
     /// 0.
     pub reserved: u32,
 }
@@ -88,6 +102,8 @@ pub struct Unpack {
     pub fixed: Pointer<IdColumn>,
     /// The ragged columns.
     pub ragged: Pointer<IdColumn>,
+    /// The columns whose ids have weights.
+    pub weighted: Pointer<WeightedColumn>,
     /// `[head][sample]`: becomes NaN if missing.
     pub labels: Pointer<f32>,
     /// One per sample.
@@ -98,6 +114,8 @@ pub struct Unpack {
     pub ids: Pointer<u32>,
     /// Receives the offsets of ragged columns.
     pub offsets: Pointer<u32>,
+    /// Receives the factors of ids in columns with weights.
+    pub factors: Pointer<f32>,
     /// `[ragged column][tile]`: see [`Unpack::tiles`].
     pub sums: Pointer<u32>,
     /// One per index of losses: becomes 1 if a value violates the schema.
@@ -185,5 +203,16 @@ pub struct UnpackBags(pub Unpack);
 // SAFETY: `unpack.cu` has the same struct.
 unsafe impl Kernel for UnpackBags {
     const ID: Id = Family::UnpackBags.variant([]);
+    const THREADS: u32 = UNPACK_THREADS;
+}
+
+/// Unpacks the factors of ids with weights, after [`UnpackBags`]. Grid: tiles times columns with weights.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct UnpackFactors(pub Unpack);
+
+// SAFETY: `unpack.cu` has the same struct.
+unsafe impl Kernel for UnpackFactors {
+    const ID: Id = Family::UnpackFactors.variant([]);
     const THREADS: u32 = UNPACK_THREADS;
 }

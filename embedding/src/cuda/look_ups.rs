@@ -8,6 +8,7 @@ use rankine_topology::Rank;
 
 use crate::cuda::error::Result;
 use crate::cuda::layout::Layout;
+use crate::cuda::layout::numbering::KindsOfTasks;
 
 /// The features of batches in one layout, and how blocks divide their look-ups. Layouts that differ only in the number
 /// of samples look up the same rows.
@@ -22,12 +23,12 @@ pub struct LookUps {
 #[derive(Debug)]
 struct Tasks {
     tasks: Buffer<LookUpTask>,
-    /// Their number per type of row.
-    counts: [u32; 3],
+    /// Their number per kind.
+    counts: [u32; LookUpTask::KINDS],
 }
 
 impl Tasks {
-    fn new(device: &Arc<Device>, (tasks, counts): (Vec<LookUpTask>, [u32; 3])) -> Result<Self> {
+    fn new(device: &Arc<Device>, (tasks, counts): KindsOfTasks) -> Result<Self> {
         Ok(Self { tasks: Buffer::of(device, &tasks)?, counts })
     }
 }

@@ -23,7 +23,7 @@ use rankine_topology::{Rank, Topology};
 
 use super::local::{Column, DeviceIds};
 use super::traffic::Placed;
-use super::update::{self, random_case};
+use super::update::{self, random_case, weighted_case};
 use super::{Bench, CASES, Outcome, Random};
 
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -35,26 +35,38 @@ const NODE_CASES: u64 = 2;
 /// The factor of gradients, like fp16's loss scale.
 const SCALE: f32 = 4.0;
 
+/// Samples of a rank.
+const SAMPLES: [usize; 7] = [1, 2, 63, 64, 65, 300, 1500];
+
 /// A test: the function that runs a case.
 type CaseBody = fn(&Case, &mut Random) -> Outcome;
+/// Draws tables and columns, given numbers of samples to choose from.
+type DrawTables = fn(&mut Random, &[usize]) -> Result<update::Case, Failed>;
 
 /// The tests: each on one GPU, with several GPUs on two and on all of them, and over several nodes. Each runs at most
 /// `most` cases. The flag says whether there are too few GPUs for a test.
 pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bool)> {
-    let bodies: [(&str, CaseBody); 13] = [
-        ("first_weights_are_the_cpus", first_weights_are_the_cpus),
-        ("routes_are_the_cpus", routes_are_the_cpus),
-        ("tables_learn_as_on_the_cpu_in_f32", tables_learn_as_on_the_cpu::<f32>),
-        ("tables_learn_as_on_the_cpu_in_bf16", tables_learn_as_on_the_cpu::<bf16>),
-        ("tables_learn_as_on_the_cpu_in_f16", tables_learn_as_on_the_cpu::<f16>),
-        ("sums_in_bf16_are_near_the_exact_ones", sums_in_bf16_are_near_the_exact_ones),
-        ("captured_iterations_have_the_same_bits", captured_iterations_have_the_same_bits),
-        ("ids_out_of_range_are_told", ids_out_of_range_are_told),
-        ("rows_come_and_go_with_their_state", rows_come_and_go_with_their_state),
-        ("the_rows_that_are_updated_are_known", the_rows_that_are_updated_are_known),
-        ("traffic_is_that_of_the_ids_in_f32", traffic_is_that_of_the_ids::<f32>),
-        ("traffic_is_that_of_the_ids_in_bf16", traffic_is_that_of_the_ids::<bf16>),
-        ("traffic_is_that_of_the_ids_in_f16", traffic_is_that_of_the_ids::<f16>),
+    let bodies: [(&str, CaseBody, DrawTables); 20] = [
+        ("first_weights_are_the_cpus", first_weights_are_the_cpus, random_case),
+        ("routes_are_the_cpus", routes_are_the_cpus, random_case),
+        ("tables_learn_as_on_the_cpu_in_f32", tables_learn_as_on_the_cpu::<f32>, random_case),
+        ("tables_learn_as_on_the_cpu_in_bf16", tables_learn_as_on_the_cpu::<bf16>, random_case),
+        ("tables_learn_as_on_the_cpu_in_f16", tables_learn_as_on_the_cpu::<f16>, random_case),
+        ("sums_in_bf16_are_near_the_exact_ones", sums_in_bf16_are_near_the_exact_ones, random_case),
+        ("captured_iterations_have_the_same_bits", captured_iterations_have_the_same_bits, random_case),
+        ("ids_out_of_range_are_told", ids_out_of_range_are_told, random_case),
+        ("rows_come_and_go_with_their_state", rows_come_and_go_with_their_state, random_case),
+        ("the_rows_that_are_updated_are_known", the_rows_that_are_updated_are_known, random_case),
+        ("traffic_is_that_of_the_ids_in_f32", traffic_is_that_of_the_ids::<f32>, random_case),
+        ("traffic_is_that_of_the_ids_in_bf16", traffic_is_that_of_the_ids::<bf16>, random_case),
+        ("traffic_is_that_of_the_ids_in_f16", traffic_is_that_of_the_ids::<f16>, random_case),
+        ("routes_with_weights_are_the_cpus", routes_are_the_cpus, weighted_case),
+        ("tables_learn_with_weights_in_f32", tables_learn_as_on_the_cpu::<f32>, weighted_case),
+        ("tables_learn_with_weights_in_bf16", tables_learn_as_on_the_cpu::<bf16>, weighted_case),
+        ("tables_learn_with_weights_in_f16", tables_learn_as_on_the_cpu::<f16>, weighted_case),
+        ("captured_iterations_with_weights", captured_iterations_have_the_same_bits, weighted_case),
+        ("traffic_with_weights_in_f32", traffic_is_that_of_the_ids::<f32>, weighted_case),
+        ("traffic_with_weights_in_bf16", traffic_is_that_of_the_ids::<bf16>, weighted_case),
     ];
     let mut gpus = vec![1];
     gpus.extend((devices >= 2).then_some(2));
@@ -62,32 +74,37 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
     let mut trials = Vec::new();
     // Between nodes NCCL is used, which needs one GPU per rank.
     for (nodes, local_ranks) in NODES {
-        for (name, body) in bodies {
+        for (name, body, draw) in bodies {
             let name = format!("exchange::{name}_on_{nodes}_nodes_of_{local_ranks}");
             let trial = Trial::test(name, move || {
-                let case = |words: &mut Random| Case::of_nodes(words, (nodes, local_ranks));
+                let case = |words: &mut Random| Case::of_nodes(words, (nodes, local_ranks), draw);
                 on_cases((seed, NODE_CASES.min(most)), case, body)
             });
             trials.push((trial, devices < nodes * local_ranks));
         }
     }
     for gpus in gpus {
-        for (name, body) in bodies {
+        for (name, body, draw) in bodies {
             let trial = Trial::test(format!("exchange::{name}_on_{gpus}"), move || {
                 // The driver is slow at mapping memory into several GPUs.
                 let cases = if gpus > 1 { CASES / 3 } else { CASES };
-                on_cases((seed, cases.min(most)), |words| Case::random(words, gpus), body)
+                on_cases((seed, cases.min(most)), |words| Case::random(words, gpus, draw), body)
             });
             trials.push((trial, devices == 0));
         }
         let name = format!("exchange::a_rank_that_does_not_come_is_named_on_{gpus}");
         trials.push((Trial::test(name, move || a_rank_that_does_not_come_is_named(gpus)), devices == 0));
     }
-    let trial = Trial::test("exchange::one_rank_learns_as_tables_on_one_gpu", move || {
-        let case = |words: &mut Random| Case::by_rows(words, 1, 1);
-        on_cases((seed, CASES.min(most)), case, one_rank_learns_as_tables_on_one_gpu)
-    });
-    trials.push((trial, devices == 0));
+    for (name, draw) in [
+        ("one_rank_learns_as_tables_on_one_gpu", random_case as DrawTables),
+        ("one_rank_learns_with_weights_as_tables_on_one_gpu", weighted_case),
+    ] {
+        let trial = Trial::test(format!("exchange::{name}"), move || {
+            let case = |words: &mut Random| Case::by_rows(words, (1, 1), draw);
+            on_cases((seed, CASES.min(most)), case, one_rank_learns_as_tables_on_one_gpu)
+        });
+        trials.push((trial, devices == 0));
+    }
     trials
 }
 
@@ -124,19 +141,17 @@ struct Batch<T> {
 }
 
 impl Case {
-    fn random(words: &mut Random, gpus: usize) -> Result<Self, Failed> {
+    fn random(words: &mut Random, gpus: usize, draw: DrawTables) -> Result<Self, Failed> {
         let ranks = if gpus > 1 { gpus } else { words.one_of(&[1, 2, 3]) };
-        let case = Self::by_rows(words, gpus, ranks)?;
+        let case = Self::by_rows(words, (gpus, ranks), draw)?;
         if words.below(4) > 0 { case.placed(words) } else { Ok(case) }
     }
 
     /// Ranks with all tables placed row-wise.
-    fn by_rows(words: &mut Random, gpus: usize, ranks: usize) -> Result<Self, Failed> {
-        let of_rank = random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?;
+    fn by_rows(words: &mut Random, (gpus, ranks): (usize, usize), draw: DrawTables) -> Result<Self, Failed> {
+        let of_rank = draw(words, &SAMPLES)?;
         let opened: Vec<_> = (0..gpus).map(Device::open).collect::<Result<_, _>>()?;
-        let one = &of_rank.layout;
-        let layout =
-            Layout::new(ranks, one.samples(), of_rank.stride, one.tables(), one.columns(), one.features())?;
+        let layout = over_ranks(&of_rank, ranks)?;
         let layout = layout.with_optimizers(&of_rank.optimizers);
         let devices = (0..ranks).map(|rank| Arc::clone(&opened[rank % gpus])).collect();
         let plan = row_wise(&layout)?;
@@ -163,12 +178,17 @@ impl Case {
         self.of_rank.layout = self.of_rank.layout.clone().with_optimizers(optimizers);
         self.plan = EmbeddingPlan { topology: Topology::new(ranks, 1)?, tables };
         self.layout = self.layout.with_optimizers(optimizers).with_plan(&self.plan)?;
+        self.of_rank.has_plain_weights = self.shares_squares();
         Ok(self)
     }
 
     /// Ranks on several nodes with this many GPUs each; the smallest messages are usually too small for all rows.
-    fn of_nodes(words: &mut Random, (nodes, local_ranks): (usize, usize)) -> Result<Self, Failed> {
-        let (mut of_rank, ranks) = (random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?, nodes * local_ranks);
+    fn of_nodes(
+        words: &mut Random,
+        (nodes, local_ranks): (usize, usize),
+        draw: DrawTables,
+    ) -> Result<Self, Failed> {
+        let (mut of_rank, ranks) = (draw(words, &SAMPLES)?, nodes * local_ranks);
         let topology = Topology::new(ranks, nodes)?;
         let owners: Vec<_> = Rank::first(ranks).collect();
         let plan = |(table, optimizer): (&TableSpec, &mut Optimizer)| {
@@ -187,14 +207,14 @@ impl Case {
         };
         let tables = of_rank.layout.tables().iter().zip(&mut of_rank.optimizers).map(plan).collect();
         of_rank.layout = of_rank.layout.clone().with_optimizers(&of_rank.optimizers);
-        let one = &of_rank.layout;
-        let layout =
-            Layout::new(ranks, one.samples(), of_rank.stride, one.tables(), one.columns(), one.features())?;
+        let layout = over_ranks(&of_rank, ranks)?;
         let layout = layout.with_optimizers(&of_rank.optimizers).with_nodes(nodes)?;
         let plan = EmbeddingPlan { topology, tables };
         let layout = layout.with_plan(&plan)?;
         let devices = (0..ranks).map(Device::open).collect::<Result<_, _>>()?;
-        Ok(Self { of_rank, layout, plan, devices })
+        let mut case = Self { of_rank, layout, plan, devices };
+        case.of_rank.has_plain_weights = case.shares_squares();
+        Ok(case)
     }
 
     fn ranks(&self) -> usize {
@@ -209,7 +229,7 @@ impl Case {
     /// A batch of which ranks have shares of different sizes, some of them empty.
     fn batch<T: Element>(&self, words: &mut Random, exact: bool) -> Batch<T> {
         let columns = (0..self.ranks()).map(|_| match words.below(8) {
-            0 => self.layout.columns().iter().map(|_| Column { offsets: vec![0], ids: vec![] }).collect(),
+            0 => (0..self.layout.columns().len()).map(|column| self.empty(column)).collect(),
             _ => self.of_rank.batch(words),
         });
         let columns = columns.collect();
@@ -222,6 +242,12 @@ impl Case {
             }
         });
         Batch { columns, gradients: gradients.collect() }
+    }
+
+    /// A column without samples.
+    fn empty(&self, column: usize) -> Column {
+        let weights = self.layout.is_weighted(column).then(Vec::new);
+        Column { offsets: vec![0], ids: Vec::new(), weights }
     }
 
     /// Whether several ranks have some columns each of a table whose rule depends on the squares of whole rows.
@@ -239,9 +265,8 @@ impl Case {
             self.layout.features().iter().enumerate().filter(|(_, feature)| feature.table == table);
         of_table
             .map(|(number, feature)| {
-                let Column { offsets, ids } = &columns[feature.column];
                 let slot = FeatureSlot { stride: self.of_rank.stride, offset: feature.vector_offset };
-                let bags = Bags { offsets, ids, weights: None };
+                let bags = columns[feature.column].bags();
                 (number, cpu::Feature { bags, pooling: feature.pooling, slot })
             })
             .unzip()
@@ -286,6 +311,14 @@ impl Case {
         let failed: Vec<_> = failed.collect();
         if failed.is_empty() { outcomes.into_iter().collect() } else { Err(failed.join("; ").into()) }
     }
+}
+
+/// The layout of one rank's tables and batches, over ranks.
+fn over_ranks(of_rank: &update::Case, ranks: usize) -> Result<Layout, Error> {
+    let one = &of_rank.layout;
+    let weighted: Vec<_> = (0..one.columns().len()).map(|column| one.is_weighted(column)).collect();
+    let (samples, stride) = (one.samples(), of_rank.stride);
+    Layout::new(ranks, samples, stride, one.tables(), one.columns(), one.features())?.with_weights(&weighted)
 }
 
 /// The placement of a layout without a plan.
@@ -568,7 +601,7 @@ fn look_ups(case: &Case, columns: &[Column]) -> BTreeMap<(usize, u32), Vec<(u32,
     let mut first = 0;
     for (number, &(feature, part)) in (0u32..).zip(layout.looked_up()) {
         let feature = &layout.features()[feature];
-        let Column { offsets, ids } = &columns[feature.column];
+        let Column { offsets, ids, .. } = &columns[feature.column];
         for (sample, bag) in offsets.windows(2).enumerate() {
             for index in bag[0]..bag[1] {
                 let (owner, row) = layout.locate(part, ids[index as usize]);
@@ -587,19 +620,19 @@ fn expected_vectors<T: Element>(case: &Case, tables: &[Table], columns: &[Column
         (case.of_rank.stride, bytemuck::pod_read_unaligned::<T>(&vec![0xff; size_of::<T>()]));
     let mut vectors = vec![poison; case.layout.elements()];
     for feature in case.layout.features() {
-        let (table, Column { offsets, ids }) = (&tables[feature.table], &columns[feature.column]);
+        let (table, column) = (&tables[feature.table], &columns[feature.column]);
         let dim = table.spec().dim;
         for (sample, vector) in vectors.chunks_exact_mut(stride).enumerate() {
-            let bag = match offsets.get(sample + 1) {
-                Some(&end) => &ids[offsets[sample] as usize..end as usize],
-                None => &[],
-            };
+            let is_there = sample < column.bags().len();
+            let bag = if is_there { column.bags().bag(sample) } else { &[] };
+            let mut factors = if is_there { column.bags().factors(sample, feature.pooling) } else { None };
+            let scale = if factors.is_some() { 1.0 } else { feature.pooling.scale(bag.len()) };
             let mut sum = vec![0.0f32; dim.next_multiple_of(4)];
             for &id in bag {
+                let factor = factors.as_mut().and_then(Iterator::next).unwrap_or(1.0);
                 let row = table.weights(id).iter().map(|&weight| T::of(weight).value());
-                sum.iter_mut().zip(row).for_each(|(sum, weight)| *sum += weight);
+                sum.iter_mut().zip(row).for_each(|(sum, weight)| *sum += weight * factor);
             }
-            let scale = feature.pooling.scale(bag.len());
             let to = vector[feature.vector_offset..].iter_mut();
             to.zip(sum).for_each(|(to, sum)| *to = T::of(sum * scale));
         }
@@ -618,12 +651,19 @@ fn slack_of_pooled<T: Element>(case: &Case, tables: &[Table], columns: &[Column]
     let mut slack = vec![0.0; case.layout.elements()];
     for number in case.layout.pooled() {
         let feature = case.layout.features()[number];
-        let (table, Column { offsets, ids }) = (&tables[feature.table], &columns[feature.column]);
-        for (sample, bag) in offsets.windows(2).enumerate() {
-            let bag = &ids[bag[0] as usize..bag[1] as usize];
+        let (table, column) = (&tables[feature.table], &columns[feature.column]);
+        for sample in 0..column.bags().len() {
+            let bag = column.bags().bag(sample);
+            // Without weights factors are at most 1.
+            let factors = match column.weights {
+                Some(_) => column.factors_of(sample, feature.pooling),
+                None => vec![1.0; bag.len()],
+            };
             let of_sample = &mut slack[sample * case.of_rank.stride + feature.vector_offset..];
             for (column, slack) in of_sample[..table.spec().dim].iter_mut().enumerate() {
-                let size: f64 = bag.iter().map(|&id| f64::from(table.weights(id)[column]).abs()).sum();
+                let size = bag.iter().zip(&factors);
+                let size = size.map(|(&id, &factor)| f64::from(table.weights(id)[column] * factor).abs());
+                let size: f64 = size.sum();
                 // Exchanged rows are rounded individually, pooled rows are not; each part is
                 // rounded once, and so are the sums of a node's parts and, over several nodes, of the nodes' sums.
                 let travels = if case.layout.nodes() > 1 { 4.0 } else { 3.0 };
@@ -702,6 +742,7 @@ fn sums_of_rank<T: Element>(
         for bag in route.bags_of(index) {
             let feature = &features[bag.feature];
             let scale = feature.pooling.scale(feature.bags.bag(bag.sample).len());
+            let scale = bag.factor.unwrap_or(scale);
             let from = &gradients[bag.sample * feature.slot.stride + feature.slot.offset..][..sum.len()];
             sum.iter_mut().zip(from).for_each(|(sum, from)| *sum += from.value() * scale);
         }
@@ -976,7 +1017,13 @@ fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Random) -> Outc
     let layout = layout.with_nodes(nodes)?;
     let optimizers = vec![Optimizer::sgd(RATE); tables.len()];
     let layout = layout.with_optimizers(&optimizers);
-    let of_rank = update::Case { layout: layout.clone(), optimizers, stride, seed: case.of_rank.seed };
+    let of_rank = update::Case {
+        layout: layout.clone(),
+        optimizers,
+        stride,
+        seed: case.of_rank.seed,
+        has_plain_weights: false,
+    };
     let plan = row_wise(&layout)?;
     let case = Case { of_rank, layout, plan, devices: case.devices.clone() };
     let batch = case.batch::<bf16>(words, false);

@@ -1,6 +1,6 @@
 //! Compares tables on one GPU with the CPU's: look-ups and routes of columns of every kind.
 
-use half::bf16;
+use half::{bf16, f16};
 use rankine_cuda::kernels::{
     Element, FP8_MULTIPLE, Fp8Scaling, Fp8Vectors, LookUpFp8, Pair, Vectors, transposed_position,
 };
@@ -20,6 +20,15 @@ pub(crate) const BODIES: &[Body] = &[
     ("vectors_are_the_pooled_rows_in_f32", 2 * CASES, vectors_are_the_pooled_rows::<f32>),
     ("vectors_are_the_pooled_rows_in_bf16", 2 * CASES, vectors_are_the_pooled_rows::<bf16>),
     ("vectors_in_fp8_are_those_in_bf16_rounded", 2 * CASES, vectors_in_fp8_are_those_in_bf16_rounded),
+    ("vectors_are_the_weighted_rows_in_f32", 2 * CASES, vectors_are_the_weighted_rows::<f32>),
+    ("vectors_are_the_weighted_rows_in_bf16", 2 * CASES, vectors_are_the_weighted_rows::<bf16>),
+    ("vectors_are_the_weighted_rows_in_f16", 2 * CASES, vectors_are_the_weighted_rows::<f16>),
+    (
+        "weighted_vectors_in_fp8_are_those_in_bf16_rounded",
+        2 * CASES,
+        weighted_vectors_in_fp8_are_those_in_bf16_rounded,
+    ),
+    ("routes_with_weights_are_the_cpus", 4 * CASES, routes_with_weights_are_the_cpus),
     ("rows_past_two_to_the_31_elements_are_found", 1, rows_past_two_to_the_31_elements_are_found),
     ("fewer_samples_can_be_looked_up", CASES, fewer_samples_can_be_looked_up),
     ("routes_are_the_cpus", 4 * CASES, routes_are_the_cpus),
@@ -37,6 +46,29 @@ const DTYPES: [Dtype; 3] = [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16];
 pub(crate) struct Column {
     pub(crate) offsets: Vec<u32>,
     pub(crate) ids: Vec<u64>,
+    /// One per id, if ids have weights.
+    pub(crate) weights: Option<Vec<f32>>,
+}
+
+impl Column {
+    pub(crate) fn bags(&self) -> Bags<'_> {
+        Bags { offsets: &self.offsets, ids: &self.ids, weights: self.weights.as_deref() }
+    }
+
+    /// The factors of the ids.
+    fn factors(&self, pooling: Pooling) -> Vec<f32> {
+        let of_bag = |bag| self.bags().factors(bag, pooling).expect("ids have weights");
+        (0..self.bags().len()).flat_map(of_bag).collect()
+    }
+
+    /// The factor of each row of a bag.
+    pub(crate) fn factors_of(&self, bag: usize, pooling: Pooling) -> Vec<f32> {
+        let ids = self.bags().bag(bag).len();
+        match self.bags().factors(bag, pooling) {
+            Some(factors) => factors.collect(),
+            None => vec![pooling.scale(ids); ids],
+        }
+    }
 }
 
 /// Tables, and columns that look them up.
@@ -49,6 +81,15 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn random(words: &mut Random) -> Result<Self, Error> {
+        Self::of(words, false)
+    }
+
+    /// With weights in most of the columns that can have some.
+    fn weighted(words: &mut Random) -> Result<Self, Error> {
+        Self::of(words, true)
+    }
+
+    fn of(words: &mut Random, has_weights: bool) -> Result<Self, Error> {
         let tables: Vec<_> = (0..1 + words.below(5))
             .map(|number| {
                 let rows = words.one_of(&[1, 3, 40, 500, 2_000, 70_000, 600_000]);
@@ -63,22 +104,33 @@ impl Case {
             })
             .collect();
         let columns: Vec<_> = (0..1 + words.below(6))
-            .map(|_| match words.below(2) {
+            .map(|_| match words.below(if has_weights { 4 } else { 2 }) {
                 0 => Hotness::Fixed(words.one_of(&[1, 1, 2, 3, 9, 30])),
                 _ => Hotness::Ragged { max: words.one_of(&[1, 4, 30]) },
             })
             .collect();
-        let (mut features, mut vector_offset) = (Vec::new(), 0);
+        let is_weighted = |column: &Hotness| matches!(column, Hotness::Ragged { .. }) && words.below(4) > 0;
+        let weighted: Vec<_> = match has_weights {
+            true => columns.iter().map(is_weighted).collect(),
+            false => vec![false; columns.len()],
+        };
+        let (mut features, mut vector_offset) = (Vec::<Feature>::new(), 0);
         for _ in 0..columns.len() as u64 + words.below(3) {
             let table = words.below(tables.len() as u64) as usize;
             vector_offset += words.one_of(&[0, 0, 4, 12]);
-            let pooling = words.one_of(&[Pooling::Sum, Pooling::Mean]);
-            features.push(Feature { column: features.len() % columns.len(), table, vector_offset, pooling });
+            let column = features.len() % columns.len();
+            let pooling = match features.get(features.len().wrapping_sub(columns.len())) {
+                // A column's factors follow from one pooling.
+                Some(other) if weighted[column] => other.pooling,
+                _ => words.one_of(&[Pooling::Sum, Pooling::Mean]),
+            };
+            features.push(Feature { column, table, vector_offset, pooling });
             vector_offset += tables[table].dim.next_multiple_of(4);
         }
         let samples = words.one_of(&[1, 2, 63, 65, 700, 3_000]);
         let stride = vector_offset + words.one_of(&[0, 4]);
-        let layout = Layout::new(1, samples, stride, &tables, &columns, &features)?;
+        let layout =
+            Layout::new(1, samples, stride, &tables, &columns, &features)?.with_weights(&weighted)?;
         Ok(Self { layout, seed: words.below(1 << 60), drawn: words.below(tables.len() as u64 + 1) as usize })
     }
 
@@ -111,7 +163,15 @@ impl Case {
                 offsets.push(offsets[sample] + size as u32);
             }
             let ids = (0..offsets[samples]).map(|_| (words.unit().powi(skew) * rows as f64) as u64).collect();
-            Column { offsets, ids }
+            // Also one that is subnormal, and one with which most shares of a mean are 0.
+            let weight = |_| match words.below(50) {
+                0 => 1e-40,
+                1 => 1e30,
+                _ => words.unit() as f32 * 3.0 + 0.01,
+            };
+            let is_weighted = self.layout.is_weighted(number);
+            let weights = is_weighted.then(|| (0..offsets[samples]).map(weight).collect());
+            Column { offsets, ids, weights }
         };
         self.layout.columns().iter().enumerate().map(column).collect()
     }
@@ -128,10 +188,9 @@ impl Case {
     }
 
     fn cpu_feature<'a>(&self, columns: &'a [Column], feature: &Feature) -> cpu::Feature<'a> {
-        let Column { offsets, ids } = &columns[feature.column];
         let stride = self.layout.elements() / self.layout.samples();
         cpu::Feature {
-            bags: Bags { offsets, ids, weights: None },
+            bags: columns[feature.column].bags(),
             pooling: feature.pooling,
             slot: FeatureSlot { stride, offset: feature.vector_offset },
         }
@@ -141,6 +200,7 @@ impl Case {
 /// A batch's ids on the GPU.
 pub(crate) struct DeviceIds {
     ids: Buffer<u32>,
+    factors: Buffer<f32>,
     offsets: Buffer<u32>,
     samples: Buffer<u32>,
 }
@@ -148,7 +208,14 @@ pub(crate) struct DeviceIds {
 impl DeviceIds {
     pub(crate) fn new(bench: &Bench, layout: &Layout, columns: &[Column]) -> Result<Self, Error> {
         let (mut all_ids, mut all_offsets) = (vec![POISON; layout.ids()], vec![0; layout.offsets()]);
-        for (number, Column { offsets, ids }) in columns.iter().enumerate() {
+        let mut all_factors = vec![f32::from_bits(POISON); layout.factors()];
+        for (number, column) in columns.iter().enumerate() {
+            let Column { offsets, ids, weights } = column;
+            if weights.is_some() {
+                let feature = layout.features().iter().find(|feature| feature.column == number);
+                let factors = column.factors(feature.map_or(Pooling::Sum, |feature| feature.pooling));
+                all_factors[layout.factors_begin(number)..][..factors.len()].copy_from_slice(&factors);
+            }
             let to = &mut all_ids[layout.ids_begin(number)..];
             to.iter_mut().zip(ids).for_each(|(to, &id)| *to = id as u32);
             if let Hotness::Ragged { .. } = layout.columns()[number] {
@@ -159,13 +226,19 @@ impl DeviceIds {
         }
         Ok(Self {
             ids: Buffer::of(&bench.device, &all_ids)?,
+            factors: Buffer::of(&bench.device, &all_factors)?,
             offsets: Buffer::of(&bench.device, &all_offsets)?,
             samples: Buffer::of(&bench.device, &[samples_of(columns) as u32])?,
         })
     }
 
     pub(crate) fn ids(&self) -> Ids {
-        Ids { ids: self.ids.pointer(), offsets: self.offsets.pointer(), samples: self.samples.pointer() }
+        Ids {
+            ids: self.ids.pointer(),
+            factors: self.factors.pointer(),
+            offsets: self.offsets.pointer(),
+            samples: self.samples.pointer(),
+        }
     }
 }
 
@@ -250,9 +323,18 @@ fn check_vectors<T: Element>(bench: &Bench, case: &Case, columns: &[Column], sam
 
 fn vectors_are_the_pooled_rows<T: Element>(bench: &Bench, words: &mut Random) -> Outcome {
     let case = Case::random(words)?;
+    vectors_of::<T>(bench, words, &case)
+}
+
+fn vectors_are_the_weighted_rows<T: Element>(bench: &Bench, words: &mut Random) -> Outcome {
+    let case = Case::weighted(words)?;
+    vectors_of::<T>(bench, words, &case)
+}
+
+fn vectors_of<T: Element>(bench: &Bench, words: &mut Random, case: &Case) -> Outcome {
     let samples = some_samples(words, &case.layout);
     let columns = case.batch(words, samples);
-    check_vectors::<T>(bench, &case, &columns, case.layout.samples())
+    check_vectors::<T>(bench, case, &columns, case.layout.samples())
 }
 
 fn fewer_samples_can_be_looked_up(bench: &Bench, words: &mut Random) -> Outcome {
@@ -266,9 +348,21 @@ fn fewer_samples_can_be_looked_up(bench: &Bench, words: &mut Random) -> Outcome 
 /// Row by row and transposed; what no look-up writes stays poison, but the transposed matrix has zeros after the last
 /// sample.
 fn vectors_in_fp8_are_those_in_bf16_rounded(bench: &Bench, words: &mut Random) -> Outcome {
+    fp8_vectors_of(bench, words, Case::random)
+}
+
+fn weighted_vectors_in_fp8_are_those_in_bf16_rounded(bench: &Bench, words: &mut Random) -> Outcome {
+    fp8_vectors_of(bench, words, Case::weighted)
+}
+
+fn fp8_vectors_of(
+    bench: &Bench,
+    words: &mut Random,
+    draw: impl Fn(&mut Random) -> Result<Case, Error>,
+) -> Outcome {
     let is_short = |table: &TableSpec| table.dim <= LookUpFp8::DIM_MAX;
     let case = loop {
-        let case = Case::random(words)?;
+        let case = draw(words)?;
         if case.layout.tables().iter().all(is_short) {
             break case;
         }
@@ -424,6 +518,15 @@ fn expected_counts(case: &Case, columns: &[Column]) -> Vec<LookUpCounts> {
 
 fn routes_are_the_cpus(bench: &Bench, words: &mut Random) -> Outcome {
     let case = Case::random(words)?;
+    routes_of(bench, words, &case)
+}
+
+fn routes_with_weights_are_the_cpus(bench: &Bench, words: &mut Random) -> Outcome {
+    let case = Case::weighted(words)?;
+    routes_of(bench, words, &case)
+}
+
+fn routes_of(bench: &Bench, words: &mut Random, case: &Case) -> Outcome {
     let tables = case.tables(bench)?;
     // The second route is built in memory that the first one has used.
     for _ in 0..2 {
@@ -434,9 +537,9 @@ fn routes_are_the_cpus(bench: &Bench, words: &mut Random) -> Outcome {
         unsafe { tables.route(&bench.lane, ids.ids()) }?;
         tables.check(&bench.lane)?;
         let found = tables.snapshot(&bench.lane)?;
-        check_route(&found, &expected_route(&case, &columns))
+        check_route(&found, &expected_route(case, &columns))
             .map_err(|failed| format!("{}: {:?}", failed.message().unwrap_or_default(), case.layout))?;
-        let (counts, expected) = (tables.counts(&bench.lane)?, expected_counts(&case, &columns));
+        let (counts, expected) = (tables.counts(&bench.lane)?, expected_counts(case, &columns));
         if counts != expected {
             return Err(format!("{counts:?}, not {expected:?}: {:?}", case.layout).into());
         }

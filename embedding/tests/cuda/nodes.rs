@@ -3,8 +3,8 @@
 
 use half::bf16;
 use rankine_cuda::kernels::{
-    self, Addresses, Dtype, GROUP_KEYS, Groups, KeySet, LINE_KEYS, Link, LinkCounts, Number, PooledFeature,
-    Pooling, RAIL_HEADER, RANKS_MAX, RailLists, RailMark, RailRows, Rule, Send, Shard,
+    self, Addresses, BagPooling, Dtype, GROUP_KEYS, Groups, KeySet, LINE_KEYS, Link, LinkCounts, Number,
+    PooledFeature, Pooling, RAIL_HEADER, RANKS_MAX, RailLists, RailMark, RailRows, Rule, Send, Shard,
 };
 use rankine_cuda::{Buffer, PinnedBuffer, Pointer};
 
@@ -478,21 +478,34 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
     let owner = words.below(owners as u64) as u32;
     // Ids per sample, whether that is always so, whether rows take turns, and elements.
     let shapes = [(2, true, true, 4), (6, false, true, 132), (3, false, false, 8)];
+    // Which features are pooled by factors.
+    let by_factors = [false, true, words.below(2) == 0];
     let (mut features, mut ids_begin, mut offsets_begin) = (Vec::<PooledFeature>::new(), 0, 0);
     let (mut vector_offset, mut part_offset, mut part_ids) = (4, 0, 0);
-    for (hotness, fixed, takes_turns, dim) in shapes {
+    let (mut factors_begin, mut part_factors) = (0, 0);
+    for ((hotness, fixed, takes_turns, dim), by_factors) in shapes.into_iter().zip(by_factors) {
         features.push(PooledFeature {
             ids: ids_begin as u32,
             offsets: if fixed { kernels::Feature::FIXED } else { offsets_begin as u32 },
             hotness: hotness as u32,
-            mean: u32::from(fixed),
+            pooling: match (by_factors, fixed) {
+                (true, _) => BagPooling::ByFactors as u32,
+                (false, true) => BagPooling::Mean as u32,
+                (false, false) => BagPooling::Sum as u32,
+            },
             rows: TABLE_ROWS,
             owner: if takes_turns { kernels::Feature::TURNS } else { owner },
             dim,
             vector_offset,
             part_offset,
             part_ids: part_ids as u32,
+            factors: factors_begin as u32,
+            part_factors: part_factors as u32,
         });
+        if by_factors {
+            factors_begin += samples * hotness;
+            part_factors += sources * samples * hotness;
+        }
         ids_begin += samples * hotness;
         offsets_begin += if fixed { 0 } else { samples + 1 };
         vector_offset += dim + 4;
@@ -504,7 +517,10 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
     let mut all_ids: Vec<_> =
         (0..sources * ids_begin).map(|_| words.below(u64::from(TABLE_ROWS)) as u32).collect();
     all_ids[0] = TABLE_ROWS + 7;
+    let all_factors: Vec<_> =
+        (0..sources * factors_begin).map(|_| words.below(1 << 20) as f32 / 7.0).collect();
     let mut offsets = Vec::new();
+    let mut factors = vec![vec![Vec::new(); sources * samples]; shapes.len()];
     let mut bags = vec![vec![Vec::new(); sources * samples]; shapes.len()];
     for source in 0..sources {
         for (feature, (hotness, fixed, ..)) in features.iter().zip(shapes) {
@@ -522,6 +538,10 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
                 let begin = source * ids_begin + feature.ids as usize + end;
                 let ids = all_ids[begin..begin + size].iter().map(|&id| id.min(TABLE_ROWS - 1));
                 bags[number][source * samples + sample] = ids.collect::<Vec<_>>();
+                if by_factors[number] {
+                    let begin = source * factors_begin + feature.factors as usize + end;
+                    factors[number][source * samples + sample] = all_factors[begin..begin + size].to_vec();
+                }
                 end += size;
             }
             if !fixed {
@@ -537,18 +557,23 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
         let bag = bags[feature][number].iter().filter(|&&id| owner_of(feature, id) == of);
         bag.map(|&id| if shapes[feature].2 { id / hop.turns as u32 } else { id }).collect()
     };
+    let part_of_factors = |of: usize, feature: usize, number: usize| -> Vec<f32> {
+        let bag = bags[feature][number].iter().zip(&factors[feature][number]);
+        bag.filter(|&(&id, _)| owner_of(feature, id) == of).map(|(_, &factor)| factor).collect()
+    };
     let (numbers, count) = (sources * samples, shapes.len());
     let places = |words| match hop.over_nodes {
         true => Places::of_nodes(bench, words, owners, rank),
         false => Places::of_ranks(bench, words, owners),
     };
     let (their_starts, their_ids) = (places(count * (numbers + 1))?, places(part_ids)?);
-    let their_gradients = places(numbers * width)?;
+    let (their_factors, their_gradients) = (places(part_factors)?, places(numbers * width)?);
     let of_parts: Vec<_> = (0..owners * numbers * width).map(|_| words.below(4096) as f32 - 2048.0).collect();
     let gradients: Vec<_> = (0..numbers * stride).map(|_| words.below(4096) as f32 - 2048.0).collect();
     let (parts, own_gradients) = (Buffer::of(device, &of_parts)?, Buffer::of(device, &gradients)?);
     let vectors = Places::of_nodes(bench, samples * stride, sources, sources / 2)?;
     let (of_features, ids) = (Buffer::of(device, &features)?, Buffer::of(device, &all_ids)?);
+    let device_factors = Buffer::of(device, &all_factors)?;
     let (offsets, samples_count) = (Buffer::of(device, &offsets)?, Buffer::of(device, &[there as u32])?);
     let starts = Buffer::<u32>::filled(device, owners * count * (numbers + 1), 0xff)?;
     let faults = Buffer::<u32>::filled(device, 1, 0)?;
@@ -556,11 +581,13 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
     let kernel = Pooling {
         features: of_features.pointer(),
         ids: ids.pointer(),
+        factors: device_factors.pointer(),
         offsets: offsets.pointer(),
         samples_count: samples_count.pointer(),
         starts: starts.pointer(),
         their_starts: their_starts.addresses(),
         their_ids: their_ids.addresses(),
+        their_factors: their_factors.addresses(),
         parts: parts.pointer().cast(),
         their_gradients: their_gradients.addresses(),
         vectors: vectors.addresses(),
@@ -568,6 +595,7 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
         faults: faults.pointer(),
         counts: counted.pointer(),
         ids_spacing: ids_begin as u64,
+        factors_spacing: factors_begin as u64,
         offsets_spacing: offsets_begin as u64,
         features_count: count as u32,
         sources: sources as u32,
@@ -588,25 +616,32 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
         kernel.add::<f32>(lane, 2)?;
         kernel.send::<f32>(lane, 2)?;
     }
-    let (mut expected_starts, mut expected_ids) = (Vec::new(), Vec::new());
+    let (mut expected_starts, mut expected_ids, mut expected_factors) = (Vec::new(), Vec::new(), Vec::new());
     for of in 0..owners {
         let (mut starts, mut ids) = (Vec::new(), vec![POISON; part_ids]);
+        let mut factors = vec![POISON; part_factors];
         for (feature, own) in features.iter().enumerate() {
             let mut end = 0;
             for number in 0..numbers {
                 starts.push(end as u32);
                 let part = part(of, feature, number);
                 ids[own.part_ids as usize + end..][..part.len()].copy_from_slice(&part);
+                let own_factors = bits(&part_of_factors(of, feature, number));
+                factors[own.part_factors as usize + if by_factors[feature] { end } else { 0 }..]
+                    [..own_factors.len()]
+                    .copy_from_slice(&own_factors);
                 end += part.len();
             }
             starts.push(end as u32);
         }
         expected_starts.push(starts);
         expected_ids.push(ids);
+        expected_factors.push(factors);
     }
     equal("starts", &starts.read(lane)?, &expected_starts.concat())?;
     their_starts.check(bench, "starts at owners", &expected_starts)?;
     their_ids.check(bench, "ids at owners", &expected_ids)?;
+    their_factors.check(bench, "factors at owners", &expected_factors)?;
     equal("faults", &faults.read(lane)?, &[u32::from(there > 0)])?;
 
     let (mut sent, mut ids_sent, mut bytes) = (0, 0, 0);
@@ -615,7 +650,8 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
     for (feature, own) in features.iter().enumerate() {
         let (dim, at) = (own.dim as usize, own.part_offset as usize);
         for number in 0..numbers {
-            let scale = if own.mean == 1 { 1.0 / bags[feature][number].len().max(1) as f32 } else { 1.0 };
+            let is_mean = own.pooling == BagPooling::Mean as u32;
+            let scale = if is_mean { 1.0 / bags[feature][number].len().max(1) as f32 } else { 1.0 };
             let gradient = &gradients[number * stride + own.vector_offset as usize..][..dim];
             let mut sum = vec![0.0; dim];
             for of in 0..owners {
@@ -628,7 +664,9 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
                 let scaled: Vec<_> = gradient.iter().map(|gradient| gradient * scale).collect();
                 expected_gradients[of][number * width + at..][..dim].copy_from_slice(&bits(&scaled));
                 if of != rank {
-                    (sent, ids_sent, bytes) = (sent + 1, ids_sent + ids as u64, bytes + 2 * 4 * dim as u64);
+                    let id_words = 1 + u64::from(by_factors[feature]);
+                    ids_sent += ids as u64 * id_words;
+                    (sent, bytes) = (sent + 1, bytes + 2 * 4 * dim as u64);
                 }
             }
             let vector: Vec<_> = sum.iter().map(|sum| sum * scale).collect();

@@ -10,7 +10,7 @@ use rankine_topology::{LocalRank, Node, Rank};
 
 use super::local::Column;
 
-/// Bytes of a key, of the length of a part of a bag, and of a square.
+/// Bytes of a key, of the factor of an id, of the length of a part of a bag, and of a square.
 const WORD: u64 = 4;
 
 /// Tables over ranks.
@@ -135,7 +135,8 @@ impl Placed<'_> {
                     ranks * others * ((nodes * samples + 1) * WORD + nodes * samples * vector);
                 for (rank, columns) in columns.iter().enumerate() {
                     let (own, local_rank) = (topology.node_of(Rank(rank)), topology.local_rank(Rank(rank)));
-                    let Column { offsets, ids } = &columns[feature.column];
+                    let Column { offsets, ids, weights } = &columns[feature.column];
+                    let id_bytes = WORD + if weights.is_some() { WORD } else { 0 };
                     for bag in offsets.windows(2) {
                         let ids = &ids[bag[0] as usize..bag[1] as usize];
                         let owners: Vec<_> = ids.iter().map(|&row| shard.owner.of(row, topology)).collect();
@@ -147,7 +148,7 @@ impl Placed<'_> {
                             .collect();
                         let parts = |sent: usize, parts: usize| {
                             let parts = parts as u64;
-                            let bytes = sent as u64 * WORD + parts * (WORD + 2 * vector);
+                            let bytes = sent as u64 * id_bytes + parts * (WORD + 2 * vector);
                             LinkTraffic { rows: parts, bytes, padding_bytes: 0 }
                         };
                         let nodes = abroad.iter().collect::<BTreeSet<_>>().len();

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use half::bf16;
+use half::{bf16, f16};
 use libtest_mimic::Failed;
 use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{self, Element, Rate};
-use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
+use rankine_embedding::cpu::{self, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Feature, Hotness, InitialWeights, Layout, LocalTables, UpdateInputs};
 use rankine_embedding::rows::{RowSelection, Rows, gather};
 use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
@@ -30,6 +30,8 @@ pub(crate) const RULES: [UpdateRule; 9] = [
 ];
 const STEPS: u64 = 50;
 const DTYPES: [Dtype; 3] = [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16];
+/// Weights of which the first 1, 2, 4 and 8 add up to a power of two.
+const MEAN_WEIGHTS: [f32; 8] = [1.0, 3.0, 2.0, 2.0, 8.0, 4.0, 4.0, 8.0];
 const POOLINGS: [Pooling; 2] = [Pooling::Sum, Pooling::Mean];
 pub(crate) const KINDS: [Hotness; 4] =
     [Hotness::Fixed(1), Hotness::Fixed(3), Hotness::Fixed(4), Hotness::Ragged { max: 8 }];
@@ -40,6 +42,15 @@ pub(crate) const BODIES: &[Body] = &[
     ("rows_of_every_rule_and_width_learn", 1, rows_of_every_rule_and_width_learn),
     ("rows_that_all_samples_name_learn", CASES, rows_that_all_samples_name_learn),
     ("updates_have_the_same_bits_each_time", CASES, updates_have_the_same_bits_each_time),
+    ("tables_learn_with_weights_in_f32", CASES, tables_learn_with_weights::<f32>),
+    ("tables_learn_with_weights_in_bf16", CASES, tables_learn_with_weights::<bf16>),
+    ("tables_learn_with_weights_in_f16", CASES, tables_learn_with_weights::<f16>),
+    ("rows_that_all_samples_name_learn_with_weights", CASES, rows_that_all_samples_name_learn_with_weights),
+    (
+        "updates_with_weights_have_the_same_bits_each_time",
+        CASES,
+        updates_with_weights_have_the_same_bits_each_time,
+    ),
 ];
 
 /// Tables with their optimizers, and columns that look them up.
@@ -48,6 +59,8 @@ pub(crate) struct Case {
     pub(crate) optimizers: Vec<Optimizer>,
     pub(crate) stride: usize,
     pub(crate) seed: u64,
+    /// Whether the weights of ids have as few bits as can be, so that more than sums of gradients is exact.
+    pub(crate) has_plain_weights: bool,
 }
 
 impl Case {
@@ -59,6 +72,16 @@ impl Case {
         tables: &[(u64, usize, UpdateRule)],
         features: usize,
         kinds: &[Hotness],
+    ) -> Result<Self, Failed> {
+        Self::of(words, samples, tables, (features, kinds, false))
+    }
+
+    /// The same, perhaps with weights in most of the columns that can have some.
+    fn of(
+        words: &mut Random,
+        samples: usize,
+        tables: &[(u64, usize, UpdateRule)],
+        (features, kinds, has_weights): (usize, &[Hotness], bool),
     ) -> Result<Self, Failed> {
         let optimizer = |&(_, _, rule): &(u64, usize, UpdateRule)| {
             let weight_decay = words.one_of(&[0.0, 0.01]);
@@ -73,20 +96,28 @@ impl Case {
         };
         let specs: Vec<_> = tables.iter().enumerate().map(spec).collect();
         let columns: Vec<_> = (0..features.div_ceil(2)).map(|_| words.one_of(kinds)).collect();
+        let mut is_weighted =
+            |column: &Hotness| has_weights && matches!(column, Hotness::Ragged { .. }) && words.below(6) > 0;
+        let weighted: Vec<_> = columns.iter().map(&mut is_weighted).collect();
+        let of_columns: Vec<_> = columns.iter().map(|_| words.one_of(&POOLINGS)).collect();
         let gap = words.one_of(&[0, 4, 8]);
         let mut stride = gap;
         let feature = |number: usize| {
             let (column, table, vector_offset) = (number / 2, number % tables.len(), stride);
             stride += specs[table].dim.next_multiple_of(4) + gap;
             // A third of a number cannot be summed exactly.
-            let pooling =
-                if columns[column] == Hotness::Fixed(3) { Pooling::Sum } else { words.one_of(&POOLINGS) };
+            let pooling = match columns[column] {
+                Hotness::Fixed(3) => Pooling::Sum,
+                // A column's factors follow from one pooling.
+                _ if weighted[column] => of_columns[column],
+                _ => words.one_of(&POOLINGS),
+            };
             Feature { column, table, vector_offset, pooling }
         };
         let features: Vec<_> = (0..features).map(feature).collect();
-        let layout = Layout::new(1, samples, stride, &specs, &columns, &features)?;
-        let seed = words.below(1 << 40);
-        Ok(Self { layout: layout.with_optimizers(&optimizers), optimizers, stride, seed })
+        let layout = Layout::new(1, samples, stride, &specs, &columns, &features)?.with_weights(&weighted)?;
+        let (layout, seed) = (layout.with_optimizers(&optimizers), words.below(1 << 40));
+        Ok(Self { layout, optimizers, stride, seed, has_plain_weights: false })
     }
 
     pub(crate) fn on_cpu(&self) -> Vec<Table> {
@@ -115,9 +146,33 @@ impl Case {
                 offsets.push(offsets[sample] + size);
             }
             let ids = (0..offsets[samples]).map(|_| (words.unit().powi(skew) * rows as f64) as u64).collect();
-            Column { offsets, ids }
+            let feature = self.layout.features().iter().find(|feature| feature.column == number);
+            let pooling = feature.map_or(Pooling::Sum, |feature| feature.pooling);
+            let weights = self.layout.is_weighted(number).then(|| {
+                let of_bag = |bag: &[u32]| self.exact_weights(words, pooling, (bag[1] - bag[0]) as usize);
+                offsets.windows(2).flat_map(of_bag).collect()
+            });
+            Column { offsets, ids, weights }
         };
         self.layout.columns().iter().enumerate().map(column).collect()
+    }
+
+    /// Weights of a bag whose factors have few bits: sums have few different weights, and the weights of a mean add up
+    /// to a power of two.
+    fn exact_weights(&self, words: &mut Random, pooling: Pooling, ids: usize) -> Vec<f32> {
+        match (pooling, self.has_plain_weights) {
+            (Pooling::Sum, false) => (0..ids).map(|_| words.one_of(&[0.25, 0.5, 1.0, 2.0, 3.0])).collect(),
+            (Pooling::Sum, true) => (0..ids).map(|_| words.one_of(&[0.5, 1.0])).collect(),
+            (Pooling::Mean, true) => vec![words.one_of(&[0.1, 3.0]); ids],
+            (Pooling::Mean, false) => {
+                let (mut weights, scale) =
+                    (MEAN_WEIGHTS[..ids].to_vec(), words.one_of(&[0.125, 1.0, 1024.0]));
+                weights.iter_mut().for_each(|weight| *weight *= scale);
+                let turn = words.below(ids.max(1) as u64) as usize;
+                weights.rotate_left(turn);
+                weights
+            }
+        }
     }
 
     /// The rows that a batch looks up, each with its table.
@@ -162,11 +217,7 @@ impl Case {
         for (number, table) in tables.iter_mut().enumerate() {
             let features = self.layout.features().iter().filter(|feature| feature.table == number);
             let of = |feature: &Feature| cpu::Feature {
-                bags: Bags {
-                    offsets: &batch[feature.column].offsets,
-                    ids: &batch[feature.column].ids,
-                    weights: None,
-                },
+                bags: batch[feature.column].bags(),
                 pooling: feature.pooling,
                 slot: FeatureSlot { stride: self.stride, offset: feature.vector_offset },
             };
@@ -288,6 +339,20 @@ pub(crate) fn updated(rows: &dyn Rows) -> Result<BTreeSet<(usize, u64)>, Failed>
 }
 
 pub(crate) fn random_case(words: &mut Random, samples: &[usize]) -> Result<Case, Failed> {
+    any_case(words, samples, (&KINDS, false))
+}
+
+/// The same with weights in most of the columns.
+pub(crate) fn weighted_case(words: &mut Random, samples: &[usize]) -> Result<Case, Failed> {
+    let ragged = Hotness::Ragged { max: 8 };
+    any_case(words, samples, (&[Hotness::Fixed(1), Hotness::Fixed(4), ragged, ragged, ragged], true))
+}
+
+fn any_case(
+    words: &mut Random,
+    samples: &[usize],
+    (kinds, has_weights): (&[Hotness], bool),
+) -> Result<Case, Failed> {
     let widest = words.one_of(&[4, 16, 64, 128, 128, 256, 1024]);
     let table = |_: u64| {
         let dim = words.one_of(&[1, 3, 4, 16, 20, 64, 100, 128, 132, 256, 512, 1000, 1024]);
@@ -297,12 +362,28 @@ pub(crate) fn random_case(words: &mut Random, samples: &[usize]) -> Result<Case,
     let tables = &tables[..1 + words.below(4) as usize];
     let features = tables.len() + words.below(3) as usize;
     let samples = words.one_of(samples);
-    Case::new(words, samples, tables, features, &KINDS)
+    Case::of(words, samples, tables, (features, kinds, has_weights))
 }
 
 fn tables_learn_as_on_the_cpu<T: Element>(bench: &Bench, words: &mut Random) -> Outcome {
     let case = random_case(words, &[1, 2, 63, 64, 65, 300])?;
     learn::<T>(bench, &case, words, STEPS)
+}
+
+fn tables_learn_with_weights<T: Element>(bench: &Bench, words: &mut Random) -> Outcome {
+    let case = weighted_case(words, &[1, 2, 63, 64, 65, 300])?;
+    learn::<T>(bench, &case, words, STEPS)
+}
+
+fn rows_that_all_samples_name_learn_with_weights(bench: &Bench, words: &mut Random) -> Outcome {
+    let dim = words.one_of(&[4, 16, 48, 128]);
+    let rows = words.one_of(&[[1, 1, 1], [1, 2, 1], [3, 1, 900]]);
+    let tables = rows.map(|rows| (rows, dim, words.one_of(&RULES)));
+    let samples = words.one_of(&[511, 512, 513, 2_000]);
+    let mut case = Case::of(words, samples, &tables, (5, &[Hotness::Ragged { max: 8 }], true))?;
+    // Thousands of look-ups of a row are added up.
+    case.has_plain_weights = true;
+    learn::<bf16>(bench, &case, words, 3)
 }
 
 fn rows_of_every_rule_and_width_learn(bench: &Bench, words: &mut Random) -> Outcome {
@@ -326,12 +407,21 @@ fn rows_that_all_samples_name_learn(bench: &Bench, words: &mut Random) -> Outcom
 
 fn updates_have_the_same_bits_each_time(bench: &Bench, words: &mut Random) -> Outcome {
     let case = random_case(words, &[65, 1000, 4097])?;
+    have_the_same_bits(bench, words, &case)
+}
+
+fn updates_with_weights_have_the_same_bits_each_time(bench: &Bench, words: &mut Random) -> Outcome {
+    let case = weighted_case(words, &[65, 1000, 4097])?;
+    have_the_same_bits(bench, words, &case)
+}
+
+fn have_the_same_bits(bench: &Bench, words: &mut Random, case: &Case) -> Outcome {
     let batches: Vec<_> = (0..3).map(|_| case.batch(words)).collect();
     let numbers = (0..case.layout.elements()).map(|_| words.unit() as f32 - 0.5);
     let gradients = case.with_gaps(numbers.collect());
     let mut first = None;
     for _ in 0..2 {
-        let gpu = OnGpu::new(bench, &case)?;
+        let gpu = OnGpu::new(bench, case)?;
         for (number, batch) in (1..).zip(&batches) {
             gpu.update(batch, &gradients, Step { number, rate_factor: 1.0 }, 0)?;
         }

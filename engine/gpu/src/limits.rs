@@ -55,15 +55,6 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
             format!("GPU training supports at most {HEADS_MAX} heads, not {heads}: {ON_CPU}"),
         );
     }
-    let weighted = spec.features.iter().filter(|feature| feature.weighted);
-    let weighted: Vec<_> = weighted.map(|feature| format!("`{}`", feature.column)).collect();
-    if !weighted.is_empty() {
-        let columns = weighted.join(", ");
-        let which = if weighted.len() == 1 { "column" } else { "columns" };
-        let why =
-            format!("GPUs do not support the weights of ids in {which} {columns} of the dataset: {ON_CPU}");
-        refuse("device.kind".into(), why);
-    }
     found.extend(tables_beyond(spec, ranks as u64));
     found.extend(refused_by_kernels(job, spec));
     found

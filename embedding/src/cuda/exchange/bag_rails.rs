@@ -5,8 +5,8 @@
 //! ([`super::pooled`]), and adds up the vectors that these return. So one vector per bag and node crosses the links
 //! between nodes, and one gradient. The bag's rank adds up the nodes' vectors, in the order of nodes.
 //!
-//! Each message has room for every id of a rank's batch, and for the vectors of all bags: its length does not depend on
-//! the batch, so that one captured graph serves every batch.
+//! Each message has room for every id of a rank's batch, with its factor if it has a weight, and for the vectors of all
+//! bags: its length does not depend on the batch, so that one captured graph serves every batch.
 
 use std::sync::Arc;
 
@@ -19,6 +19,14 @@ use crate::cuda::RoutedBatch;
 use crate::cuda::error::Result;
 use crate::cuda::layout::pooled::PooledSizes;
 use crate::cuda::layout::{Ids, Layout};
+
+/// Words from one source's bags to the next one's; 0 with one source.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BagSpacing {
+    pub(crate) ids: u64,
+    pub(crate) factors: u64,
+    pub(crate) offsets: u64,
+}
 
 /// A rank's part in the exchange of bags along its rail.
 #[derive(Debug)]
@@ -39,6 +47,9 @@ pub(crate) struct BagRails {
     /// `[node][ids]`: the ids to send, and those received. Routes are built one after another.
     ids: Buffer<u32>,
     their_ids: Buffer<u32>,
+    /// `[node][factors]`: the factors of ids with weights, to send and received.
+    factors: Buffer<u32>,
+    their_factors: Buffer<u32>,
     /// `[node][sample][width]`: vectors of the nodes' parts to send back, then gradients of the rank's own bags.
     sent: Buffer<u32>,
     /// The same, received: the vectors of the rank's own bags, then the gradients of the nodes' parts.
@@ -73,6 +84,8 @@ impl BagRails {
             their_starts: starts()?,
             ids: Buffer::filled(device, nodes * sizes.ids, 0)?,
             their_ids: Buffer::filled(device, nodes * sizes.ids, 0)?,
+            factors: Buffer::filled(device, nodes * sizes.factors, 0)?,
+            their_factors: Buffer::filled(device, nodes * sizes.factors, 0)?,
             sent: Buffer::filled(device, words, 0)?,
             received: Buffer::filled(device, words, 0)?,
             faults: Buffer::filled(device, 1, 0)?,
@@ -104,12 +117,17 @@ impl BagRails {
         kernels::Pooling {
             features: self.features.pointer(),
             ids: ids.ids,
+            factors: ids.factors,
             offsets: ids.offsets,
             samples_count: ids.samples,
             starts: starts.pointer(),
             // What is sent to other nodes is sent from the starts themselves.
             their_starts: self.of_nodes(starts, &self.their_starts[slot], sizes.starts()),
             their_ids: self.of_nodes(&self.ids, &self.their_ids, sizes.ids),
+            their_factors: match sizes.factors {
+                0 => Addresses::NONE,
+                factors => self.of_nodes(&self.factors, &self.their_factors, factors),
+            },
             parts: self.received.pointer(),
             their_gradients: self.of_nodes(&self.sent, &self.received, sizes.vector_bytes() / 4),
             vectors: Addresses::NONE,
@@ -117,6 +135,7 @@ impl BagRails {
             faults: self.faults.pointer(),
             counts: Pointer::NULL,
             ids_spacing: 0,
+            factors_spacing: 0,
             offsets_spacing: 0,
             features_count: self.features.len() as u32,
             sources: 1,
@@ -147,12 +166,21 @@ impl BagRails {
         }
     }
 
-    /// The parts of bags that this rank has received for its node, and the words from one node's ids, and its offsets,
-    /// to the next one's. `samples` has the number of a node's samples.
-    pub(crate) fn parts(&self, slot: usize, samples: Pointer<u32>) -> (Ids, u64, u64) {
-        let offsets = self.their_starts[slot].pointer();
-        let ids = Ids { ids: self.their_ids.pointer(), offsets, samples };
-        (ids, self.sizes.ids as u64, self.sizes.starts() as u64)
+    /// The parts of bags that this rank has received for its node, and their spacing. `samples` has the number of a
+    /// node's samples.
+    pub(crate) fn parts(&self, slot: usize, samples: Pointer<u32>) -> (Ids, BagSpacing) {
+        let ids = Ids {
+            ids: self.their_ids.pointer(),
+            factors: self.their_factors.pointer().cast(),
+            offsets: self.their_starts[slot].pointer(),
+            samples,
+        };
+        let spacing = BagSpacing {
+            ids: self.sizes.ids as u64,
+            factors: self.sizes.factors as u64,
+            offsets: self.sizes.starts() as u64,
+        };
+        (ids, spacing)
     }
 
     /// Where the vectors of the parts of each node's bags are to be written.
@@ -203,18 +231,21 @@ impl BagRails {
     }
 
     unsafe fn exchange_parts(&self, lane: &Lane, slot: usize) -> Result<()> {
-        let parcels = |starts: &Buffer<u32>, ids: &Buffer<u32>| -> Vec<_> {
-            let of = |other: usize, of: &Buffer<u32>, len: usize| Parcel {
-                rank: other,
-                pointer: of.pointer().element(other * len),
-                len,
+        let PooledSizes { ids, factors, .. } = self.sizes;
+        let lens = [self.sizes.starts(), ids, factors];
+        let parcels = |buffers: [&Buffer<u32>; 3]| -> Vec<_> {
+            let of_node = |other: Node| {
+                let lens = buffers.into_iter().zip(lens).filter(|&(_, len)| len > 0);
+                lens.map(move |(of, len)| Parcel {
+                    rank: other.0,
+                    pointer: of.pointer().element(other.0 * len),
+                    len,
+                })
             };
-            let both =
-                |other: Node| [of(other.0, starts, self.sizes.starts()), of(other.0, ids, self.sizes.ids)];
-            self.lists.others().flat_map(both).collect()
+            self.lists.others().flat_map(of_node).collect()
         };
-        let sent = parcels(&self.starts[slot], &self.ids);
-        let received = parcels(&self.their_starts[slot], &self.their_ids);
+        let sent = parcels([&self.starts[slot], &self.ids, &self.factors]);
+        let received = parcels([&self.their_starts[slot], &self.their_ids, &self.their_factors]);
         // SAFETY: all buffers have room for each node's.
         Ok(unsafe { self.lists.exchange(lane, "parts of bags", &sent, &received) }?)
     }
@@ -232,7 +263,7 @@ impl BagRails {
 
     /// Bytes that this rank sends to other nodes in a step, whatever the batch.
     pub(crate) fn message_bytes(&self) -> u64 {
-        let words = self.sizes.starts() + self.sizes.ids;
+        let words = self.sizes.starts() + self.sizes.ids + self.sizes.factors;
         ((self.nodes() - 1) * (words * size_of::<u32>() + 2 * self.sizes.vector_bytes())) as u64
     }
 

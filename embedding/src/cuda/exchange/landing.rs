@@ -51,6 +51,7 @@ impl Landing {
             features: Pointer::NULL,
             tasks: Pointer::NULL,
             ids: route.slots.pointer(),
+            factors: batch.ids.factors,
             offsets: batch.ids.offsets,
             samples_count: batch.ids.samples,
             output: Pointer::NULL,

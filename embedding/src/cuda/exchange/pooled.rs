@@ -17,7 +17,7 @@ use rankine_cuda::{Buffer, Lane, Peers, Pointer, Rail, SharedBuffer};
 use rankine_topology::{LocalRank, Rank, Topology};
 
 use crate::cuda::error::{Error, Result};
-use crate::cuda::exchange::bag_rails::BagRails;
+use crate::cuda::exchange::bag_rails::{BagRails, BagSpacing};
 use crate::cuda::layout::pooled::PooledSizes;
 use crate::cuda::layout::{Ids, Layout};
 use crate::cuda::local::route::LocalRoute;
@@ -55,7 +55,7 @@ pub(crate) struct PooledTables {
     router: Router,
     /// Features that look up for each rank, with positions in that rank's landing.
     look_up_features: Buffer<kernels::Feature>,
-    tasks: Vec<(Buffer<LookUpTask>, [u32; 3])>,
+    tasks: Vec<(Buffer<LookUpTask>, [u32; LookUpTask::KINDS])>,
     received_samples: Buffer<u32>,
     sums: Buffer<f32>,
     routes: Vec<PooledRoute>,
@@ -66,9 +66,10 @@ pub(crate) struct PooledTables {
 struct PooledRoute {
     /// `[owner][feature][samples + 1]`: where the parts of the rank's own bags start.
     starts: Buffer<u32>,
-    /// As an owner: `[rank][feature][samples + 1]`, and the ids.
+    /// As an owner: `[rank][feature][samples + 1]`, the ids, and the factors of those that have weights.
     their_starts: SharedBuffer<u32>,
     their_ids: SharedBuffer<u32>,
+    their_factors: Option<SharedBuffer<u32>>,
     /// As an owner: the route of the rows that these name.
     route: LocalRoute,
 }
@@ -76,10 +77,12 @@ struct PooledRoute {
 impl PooledRoute {
     fn new(peers: &Peers, layout: &Layout, received: &Layout) -> Result<Self> {
         let starts = peers.ranks() * layout.pooled_features().len() * (received.samples + 1);
+        let has_factors = received.factors() > 0;
         Ok(Self {
             starts: Buffer::filled(peers.device(), starts, 0)?,
             their_starts: peers.share(starts, 0)?,
             their_ids: peers.share(received.ids(), 0)?,
+            their_factors: has_factors.then(|| peers.share(received.factors(), POISON)).transpose()?,
             route: LocalRoute::new(peers.device(), received)?,
         })
     }
@@ -162,13 +165,14 @@ impl PooledTables {
     fn kernel(&self, batch: RoutedBatch) -> kernels::Pooling {
         let route = &self.routes[batch.slot];
         let (sizes, of_rank) = (&self.sizes, self.local_rank.0);
-        let (bags, ids_spacing, offsets_spacing) = match &self.rails {
-            None => (batch.ids, 0, 0),
+        let (bags, spacing) = match &self.rails {
+            None => (batch.ids, BagSpacing::default()),
             Some(rails) => rails.parts(batch.slot, self.samples.pointer()),
         };
         // This rank's region at each owner.
         let starts = of_rank * sizes.features * (self.received.samples + 1);
         let own_ids = of_rank * (self.received.ids() / self.ranks);
+        let own_factors = of_rank * (self.received.factors() / self.ranks);
         let at = |of_ranks: [Pointer<u32>; RANKS_MAX], offset: usize| {
             Addresses::of_ranks(std::array::from_fn(|rank| match rank < self.ranks {
                 true => of_ranks[rank].element(offset),
@@ -178,11 +182,16 @@ impl PooledTables {
         kernels::Pooling {
             features: self.features.pointer(),
             ids: bags.ids,
+            factors: bags.factors,
             offsets: bags.offsets,
             samples_count: bags.samples,
             starts: route.starts.pointer(),
             their_starts: at(route.their_starts.of_ranks(), starts),
             their_ids: at(route.their_ids.of_ranks(), own_ids),
+            their_factors: match &route.their_factors {
+                Some(factors) => at(factors.of_ranks(), own_factors),
+                None => Addresses::NONE,
+            },
             parts: self.landing.pointer(),
             their_gradients: at(
                 self.gradients.of_ranks(),
@@ -192,8 +201,9 @@ impl PooledTables {
             gradients: Pointer::NULL,
             faults: self.faults.pointer(),
             counts: Pointer::NULL,
-            ids_spacing,
-            offsets_spacing,
+            ids_spacing: spacing.ids,
+            factors_spacing: spacing.factors,
+            offsets_spacing: spacing.offsets,
             features_count: sizes.features as u32,
             sources: self.topology.nodes() as u32,
             samples: sizes.samples as u32,
@@ -238,6 +248,10 @@ impl PooledTables {
         let route = &self.routes[batch_slot];
         Ids {
             ids: route.their_ids.pointer(),
+            factors: match &route.their_factors {
+                Some(factors) => factors.pointer().cast(),
+                None => Pointer::NULL,
+            },
             offsets: route.their_starts.pointer(),
             samples: self.received_samples.pointer(),
         }
@@ -258,6 +272,7 @@ impl PooledTables {
                 features: self.look_up_features.pointer(),
                 tasks: tasks.pointer(),
                 ids: ids.ids,
+                factors: ids.factors,
                 offsets: ids.offsets,
                 samples_count: ids.samples,
                 output: self
@@ -351,6 +366,7 @@ impl PooledTables {
             rows: route.rows.pointer(),
             features: self.router.features.pointer(),
             offsets: self.routes[batch_slot].their_starts.pointer(),
+            factors: route.factors.pointer(),
             gradients: self.gradients.pointer().cast(),
             parts: self.sums.pointer(),
             context: self.rows.update_context(inputs, self.seed),
@@ -406,7 +422,11 @@ impl PooledTables {
 
     /// Bytes of this rank's memory that peers access.
     pub(crate) fn shared_bytes(&self) -> usize {
-        let of_routes = self.routes.iter().map(|route| route.their_starts.bytes() + route.their_ids.bytes());
+        let of_route = |route: &PooledRoute| {
+            let factors = route.their_factors.as_ref().map_or(0, |factors| factors.bytes());
+            route.their_starts.bytes() + route.their_ids.bytes() + factors
+        };
+        let of_routes = self.routes.iter().map(of_route);
         self.landing.bytes() + self.gradients.bytes() + of_routes.sum::<usize>()
     }
 }

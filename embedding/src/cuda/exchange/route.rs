@@ -24,6 +24,8 @@ pub(crate) struct NodeRoute {
     pub(crate) slots: Buffer<u32>,
     /// Slot and bag of each look-up, ascending.
     pub(crate) sorted: Buffer<Pair>,
+    /// The factor of each sorted look-up that has one; empty if none has.
+    pub(crate) factors: Buffer<f32>,
     /// Number of look-ups, and of slots.
     pub(crate) looked_up: Buffer<u32>,
 
@@ -53,6 +55,7 @@ impl NodeRoute {
             starts: peers.share(layout.owners() + 1, 0)?,
             slots: words(layout.look_ups())?,
             sorted: Buffer::filled(device, layout.look_ups(), POISON)?,
+            factors: Buffer::filled(device, layout.sorted_factors(), POISON)?,
             looked_up: Buffer::filled(device, 2, 0)?,
             entries: words(layout.ranks * layout.entries_max())?,
             firsts: Buffer::filled(device, layout.lists(), 0)?,
@@ -69,8 +72,9 @@ impl NodeRoute {
             rows: self.list.pointer(),
             starts: Pointer::NULL,
             owner_starts: self.starts.pointer(),
-            slots: self.slots.pointer(),
+            slots: Some(self.slots.pointer()),
             sorted: self.sorted.pointer(),
+            factors: self.factors.pointer(),
             counts: self.looked_up.pointer(),
         }
     }

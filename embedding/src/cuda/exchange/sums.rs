@@ -57,6 +57,7 @@ impl GradientSums {
             count: route.looked_up.pointer(),
             features,
             offsets: batch.ids.offsets,
+            factors: route.factors.pointer(),
             gradients,
             parts: self.parts.pointer(),
             starts: route.starts.pointer(),

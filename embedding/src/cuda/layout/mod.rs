@@ -58,6 +58,9 @@ pub struct Ids {
     /// Per column, sample by sample. If a column has `n` ids in every sample, sample `s`'s start at `s * n` after the
     /// column's start; otherwise at its offset.
     pub ids: Pointer<u32>,
+    /// Per column with weights, from [`Layout::factors_begin`] on: the factor of each id, in the order of ids. It is
+    /// the id's weight, or for the mean its share of the bag's weights. Not read if no column has weights.
+    pub factors: Pointer<f32>,
     /// Per ragged column: where each sample's ids start, relative to the column's start, and where the last one's
     /// end. Samples after the batch's end have none.
     pub offsets: Pointer<u32>,
@@ -93,6 +96,8 @@ pub struct Layout {
     /// One per table.
     pub(crate) optimizers: Vec<Optimizer>,
     pub(crate) columns: Vec<Hotness>,
+    /// Per column: whether its ids have weights.
+    pub(crate) weighted: Vec<bool>,
     pub(crate) features: Vec<Feature>,
     /// Those with owners first, in the order of tables.
     pub(crate) parts: Vec<Part>,
@@ -148,6 +153,7 @@ impl Layout {
             tables: tables.to_vec(),
             optimizers: vec![Optimizer::sgd(0.0); tables.len()],
             columns: columns.to_vec(),
+            weighted: vec![false; columns.len()],
             features: features.to_vec(),
             parts: Part::in_turns(tables),
             pooled: Vec::new(),
@@ -200,10 +206,31 @@ impl Layout {
             ("bags of a rank's batch", (features as u64) << self.sample_bits(), u64::from(u32::MAX)),
             ("ids of a rank's batch", self.ids().max(self.look_ups()) as u64, Route::LOOK_UPS_MAX),
         ];
-        match limits.into_iter().find(|(_, have, most)| have > most) {
+        let positions = self.has_factors().then(|| self.numbered_positions());
+        match limits.into_iter().chain(positions).find(|(_, have, most)| have > most) {
             Some((what, have, most)) => Err(Error::TooLarge { what, have, most }),
             None => Ok(()),
         }
+    }
+
+    /// Sets which columns have weights, one value each: a batch has a factor for each of their ids
+    /// ([`Ids::factors`]), by which look-ups multiply the id's row, and updates its gradient. By default none has.
+    ///
+    /// # Panics
+    /// If there is not one value per column, or if a column has weights but a fixed number of ids.
+    ///
+    /// # Errors
+    /// If something is too large for kernels to number.
+    pub fn with_weights(mut self, weighted: &[bool]) -> Result<Self> {
+        let mut columns = self.columns.iter().zip(weighted);
+        assert!(weighted.len() == self.columns.len(), "one value per column");
+        assert!(
+            columns.all(|(column, &weighted)| !weighted || matches!(column, Hotness::Ragged { .. })),
+            "columns with weights are ragged"
+        );
+        self.weighted = weighted.to_vec();
+        self.number()?;
+        Ok(self)
     }
 
     /// Sets the optimizers of the tables, one each, whose state is stored behind each row's weights. By default
@@ -329,6 +356,28 @@ impl Layout {
         let ragged =
             self.columns[..column].iter().filter(|hotness| matches!(hotness, Hotness::Ragged { .. }));
         (self.samples + 1) * ragged.count()
+    }
+
+    /// Returns whether a column's ids have weights.
+    pub fn is_weighted(&self, column: usize) -> bool {
+        self.weighted[column]
+    }
+
+    /// Room for factors in a rank's batch: one per id, for each column with weights.
+    pub fn factors(&self) -> usize {
+        self.factors_begin(self.columns.len())
+    }
+
+    /// Where the factors of a column with weights start.
+    pub fn factors_begin(&self, column: usize) -> usize {
+        let columns = self.columns[..column].iter().zip(&self.weighted);
+        let weighted = columns.filter(|(_, weighted)| **weighted);
+        self.samples * weighted.map(|(hotness, _)| hotness.max()).sum::<usize>()
+    }
+
+    /// Whether some look-ups by rows have factors.
+    pub(crate) fn has_factors(&self) -> bool {
+        self.sharded.iter().any(|&(feature, _)| self.weighted[self.features[feature].column])
     }
 
     /// Elements of a rank's vectors.

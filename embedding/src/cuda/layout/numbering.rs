@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{
-    self, Element, ElementKind, LookUpFp8, LookUpTask, RAIL_HEADER, RANKS_MAX, Route, Segment,
+    self, BagPooling, Element, ElementKind, LookUpFp8, LookUpTask, RAIL_HEADER, RANKS_MAX, Route, Segment,
 };
 use rankine_topology::{LocalRank, Rank};
 
@@ -14,7 +14,7 @@ use crate::cuda::layout::parts::{Holder, Part};
 use crate::cuda::layout::{Feature, Hotness, Layout, VECTOR, bits_of};
 use crate::dtype::Dtype;
 use crate::placement::Owner;
-use crate::table::TableSpec;
+use crate::table::{Pooling, TableSpec};
 
 /// Exchanged rows are padded to a multiple of this many elements: 16 bytes for any type.
 const WIRE: usize = 8;
@@ -28,6 +28,11 @@ impl Layout {
     /// The most look-ups in a rank's batch: each feature's ids, for each part of its table.
     pub fn look_ups(&self) -> usize {
         self.sharded_features().map(|(feature, _)| self.feature_look_ups(feature)).sum()
+    }
+
+    /// Room for the factors of sorted look-ups: none if no look-up has one.
+    pub(crate) fn sorted_factors(&self) -> usize {
+        if self.has_factors() { self.look_ups() } else { 0 }
     }
 
     /// The most look-ups of a feature.
@@ -139,7 +144,7 @@ impl Layout {
     pub(crate) fn kernel_features(&self, rank: Rank) -> Vec<kernels::Feature> {
         let (words, mut slots) = (self.words(rank), 0);
         let of = |(feature, number): (&Feature, usize)| {
-            let &Feature { column, table, vector_offset, pooling } = feature;
+            let &Feature { column, table, vector_offset, .. } = feature;
             let ragged = matches!(self.columns[column], Hotness::Ragged { .. });
             let part = &self.parts[number];
             let of_feature = kernels::Feature {
@@ -147,7 +152,7 @@ impl Layout {
                 ids: self.ids_begin(column) as u32,
                 offsets: if ragged { self.offsets_begin(column) as u32 } else { kernels::Feature::FIXED },
                 hotness: self.columns[column].max() as u32,
-                mean: u32::from(pooling == crate::Pooling::Mean),
+                pooling: self.bag_pooling(feature) as u32,
                 base: self.bases[number] as u32,
                 rows: self.tables[table].rows as u32,
                 row_words: self.row_words(number) as u32,
@@ -166,13 +171,27 @@ impl Layout {
                     Holder::Everywhere(_) => (self.ranks * self.nodes) as u32,
                 },
                 frequent: self.listed_keys[table].unwrap_or(kernels::Feature::UNLISTED),
+                factors: self.factors_begin(column) as u32,
+                reserved: 0,
             };
             slots += self.feature_look_ups(feature) as u32;
             of_feature
         };
         self.sharded_features().map(of).collect()
     }
+
+    /// How kernels pool a feature's bags.
+    pub(crate) fn bag_pooling(&self, feature: &Feature) -> BagPooling {
+        match feature.pooling {
+            _ if self.weighted[feature.column] => BagPooling::ByFactors,
+            Pooling::Sum => BagPooling::Sum,
+            Pooling::Mean => BagPooling::Mean,
+        }
+    }
 }
+
+/// Blocks that look up samples, and their number per kind.
+pub(crate) type KindsOfTasks = (Vec<LookUpTask>, [u32; LookUpTask::KINDS]);
 
 /// The layout, as look-ups and routes see it.
 impl Layout {
@@ -218,25 +237,18 @@ impl Layout {
         order.chunk_by(|one, other| self.segment(one.1) == self.segment(other.1)).map(of).collect()
     }
 
-    /// Blocks that look up all features' samples, ordered by the types of their rows, and their number per type.
-    pub(crate) fn look_up_tasks(&self, features: &[kernels::Feature]) -> (Vec<LookUpTask>, [u32; 3]) {
+    /// Blocks that look up all features' samples, and their number, kind by kind.
+    pub(crate) fn look_up_tasks(&self, features: &[kernels::Feature]) -> KindsOfTasks {
         self.look_up_tasks_of(features, 0..features.len())
     }
 
     /// The same for some of the features.
-    pub(crate) fn look_up_tasks_of(
-        &self,
-        features: &[kernels::Feature],
-        some: Range<usize>,
-    ) -> (Vec<LookUpTask>, [u32; 3]) {
+    pub(crate) fn look_up_tasks_of(&self, features: &[kernels::Feature], some: Range<usize>) -> KindsOfTasks {
         self.tasks_by(features, some, LookUpTask::of_feature)
     }
 
     /// The same for vectors in fp8; `None` if a feature's are too long.
-    pub(crate) fn look_up_tasks_in_fp8(
-        &self,
-        features: &[kernels::Feature],
-    ) -> Option<(Vec<LookUpTask>, [u32; 3])> {
+    pub(crate) fn look_up_tasks_in_fp8(&self, features: &[kernels::Feature]) -> Option<KindsOfTasks> {
         let fit = features.iter().all(|feature| feature.dim as usize <= LookUpFp8::DIM_MAX);
         fit.then(|| self.tasks_by(features, 0..features.len(), LookUpTask::of_feature_in_fp8))
     }
@@ -247,11 +259,15 @@ impl Layout {
         features: &[kernels::Feature],
         some: Range<usize>,
         of_feature: impl Fn(u32, u32, u32, u32) -> Tasks,
-    ) -> (Vec<LookUpTask>, [u32; 3]) {
-        let (mut tasks, mut counts) = (Vec::new(), [0; 3]);
-        for (dtype, count) in (0..).zip(&mut counts) {
+    ) -> KindsOfTasks {
+        let kind = |feature: &kernels::Feature| {
+            let by_factors = feature.pooling == BagPooling::ByFactors as u32;
+            feature.dtype as usize + if by_factors { LookUpTask::KINDS / 2 } else { 0 }
+        };
+        let (mut tasks, mut counts) = (Vec::new(), [0; LookUpTask::KINDS]);
+        for (of_kind, count) in counts.iter_mut().enumerate() {
             let before = tasks.len();
-            for number in some.clone().filter(|&number| features[number].dtype == dtype) {
+            for number in some.clone().filter(|&number| kind(&features[number]) == of_kind) {
                 let (samples, feature) = (self.samples as u32, &features[number]);
                 tasks.extend(of_feature(number as u32, samples, feature.hotness, feature.dim));
             }
@@ -265,9 +281,9 @@ impl Layout {
 impl Layout {
     /// Returns an error if the exchange cannot number the layout.
     pub(crate) fn check_exchange(&self) -> Result<()> {
-        let features = self.sharded.len() as u64;
+        let (positions, numbered, _) = self.numbered_positions();
         let limits = [
-            ("look-ups of the longest feature, times features", features << self.position_bits()),
+            (positions, numbered),
             ("rows that all ranks look up at an owner", (self.ranks * self.entries_max()) as u64 + 1),
             ("words of the lists that all nodes send a rank", (self.nodes * self.list_words()) as u64 + 1),
         ];
@@ -280,6 +296,12 @@ impl Layout {
             Some((what, have)) => Err(Error::TooLarge { what, have, most }),
             None => Ok(()),
         }
+    }
+
+    /// The numbers that a route by position needs, and the most that there can be.
+    pub(crate) fn numbered_positions(&self) -> (&'static str, u64, u64) {
+        let numbers = (self.sharded.len() as u64) << self.position_bits();
+        ("look-ups of the longest feature, times features", numbers, u64::from(u32::MAX))
     }
 
     /// Words of the longest list of rows that a node sends to a rank of another one.

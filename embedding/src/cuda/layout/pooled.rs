@@ -1,7 +1,7 @@
 //! The layout of tables whose owners pool, as the exchange of bags sees it.
 
 use rankine_cuda::Pointer;
-use rankine_cuda::kernels::{self, PooledFeature};
+use rankine_cuda::kernels::{self, BagPooling, PooledFeature};
 use rankine_topology::Rank;
 
 use crate::cuda::error::Result;
@@ -18,6 +18,8 @@ pub(crate) struct PooledSizes {
     pub(crate) features: usize,
     /// Room for their ids.
     pub(crate) ids: usize,
+    /// Room for the factors of ids with weights.
+    pub(crate) factors: usize,
     /// Elements of the vectors of a sample.
     pub(crate) width: usize,
     /// Bytes per element of vectors and gradients.
@@ -28,10 +30,12 @@ impl PooledSizes {
     pub(crate) fn new(layout: &Layout, element_bytes: usize) -> Self {
         let features = layout.pooled_features();
         let ids = |&(feature, _): &(usize, usize)| layout.columns[layout.features[feature].column].max();
+        let weighted = |(feature, _): &&(usize, usize)| layout.weighted[layout.features[*feature].column];
         Self {
             samples: layout.samples,
             features: features.len(),
             ids: layout.samples * features.iter().map(ids).sum::<usize>(),
+            factors: layout.samples * features.iter().filter(weighted).map(ids).sum::<usize>(),
             width: layout.pooled_width(),
             element_bytes,
         }
@@ -79,13 +83,14 @@ impl Layout {
         };
         let tables: Vec<_> = self.pooled.iter().map(of_part).collect();
         let optimizers: Vec<_> = self.pooled.iter().map(|part| self.optimizers[part.table]).collect();
-        let (mut columns, mut features) = (Vec::new(), Vec::new());
+        let (mut columns, mut weighted, mut features) = (Vec::new(), Vec::new(), Vec::new());
         let mut vector_offset = 0;
         // Each rank of the node sends the parts of its rail's bags.
         let samples = self.nodes * self.samples;
         for _ in 0..self.ranks {
             for (feature, part) in self.pooled_features() {
-                let max = self.columns[self.features[feature].column].max();
+                let column = self.features[feature].column;
+                let max = self.columns[column].max();
                 features.push(Feature {
                     column: columns.len(),
                     table: part,
@@ -93,10 +98,12 @@ impl Layout {
                     pooling: Pooling::Sum,
                 });
                 columns.push(Hotness::Ragged { max });
+                weighted.push(self.weighted[column]);
                 vector_offset += self.pooled_dim(part);
             }
         }
         let layout = Self::new(1, samples, vector_offset, &tables, &columns, &features)?;
+        let layout = layout.with_weights(&weighted)?;
         Ok(layout.with_optimizers(&optimizers))
     }
 
@@ -119,7 +126,7 @@ impl Layout {
 
     /// The features of a rank's batch in the kernels' form; the owners are `number_of` the ranks that own rows.
     pub(crate) fn pooled_by(&self, number_of: impl Fn(Rank) -> usize) -> Vec<PooledFeature> {
-        let (mut part_offset, mut part_ids) = (0, 0);
+        let (mut part_offset, mut part_ids, mut part_factors) = (0, 0, 0);
         let of = |(number, part): (usize, usize)| {
             let (feature, dim) = (&self.features[number], self.pooled_dim(part));
             let hotness = self.columns[feature.column];
@@ -129,7 +136,7 @@ impl Layout {
                 ids: self.ids_begin(feature.column) as u32,
                 offsets: if ragged { begin } else { kernels::Feature::FIXED },
                 hotness: hotness.max() as u32,
-                mean: u32::from(feature.pooling == Pooling::Mean),
+                pooling: self.bag_pooling(feature) as u32,
                 rows: self.tables[feature.table].rows as u32,
                 owner: match self.pooled[part].holder {
                     Holder::Owned(Owner::Rank(rank)) => number_of(rank) as u32,
@@ -139,9 +146,14 @@ impl Layout {
                 vector_offset: (feature.vector_offset + self.pooled[part].columns.start) as u32,
                 part_offset: part_offset as u32,
                 part_ids: part_ids as u32,
+                factors: self.factors_begin(feature.column) as u32,
+                part_factors: part_factors as u32,
             };
             part_offset += dim;
             part_ids += self.samples * hotness.max();
+            if self.weighted[feature.column] {
+                part_factors += self.samples * hotness.max();
+            }
             of_feature
         };
         self.pooled_features().into_iter().map(of).collect()
@@ -154,12 +166,15 @@ impl Layout {
             return features;
         }
         // Over several nodes these are what the first hop delivers: parts of bags, which have been summed only later.
+        let by_factors = BagPooling::ByFactors as u32;
         let of = |(number, feature): (usize, PooledFeature)| PooledFeature {
             ids: feature.part_ids,
             offsets: (number * (self.samples + 1)) as u32,
-            mean: 0,
+            pooling: if feature.pooling == by_factors { by_factors } else { BagPooling::Sum as u32 },
             vector_offset: feature.part_offset,
             part_ids: (self.nodes * feature.part_ids as usize) as u32,
+            factors: feature.part_factors,
+            part_factors: (self.nodes * feature.part_factors as usize) as u32,
             ..feature
         };
         features.into_iter().enumerate().map(of).collect()
@@ -207,13 +222,23 @@ mod tests {
             assert_eq!(of(|feature| feature.owner), [kernels::Feature::TURNS, 1]);
             // Over several nodes they are parts as they arrive, of which the first hop makes means.
             let (ids, offsets, means, vectors) = match nodes {
-                1 => ([0, 15], [0, kernels::Feature::FIXED], [1, 1], [4, 20]),
-                _ => ([0, 15], [0, 6], [0, 0], [0, 8]),
+                1 => ([0, 15], [0, kernels::Feature::FIXED], [BagPooling::Mean; 2], [4, 20]),
+                _ => ([0, 15], [0, 6], [BagPooling::Sum; 2], [0, 8]),
             };
             assert_eq!(of(|feature| feature.ids), ids);
             assert_eq!(of(|feature| feature.offsets), offsets);
-            assert_eq!(of(|feature| feature.mean), means);
+            assert_eq!(of(|feature| feature.pooling), means.map(|pooling| pooling as u32));
             assert_eq!(of(|feature| feature.vector_offset), vectors);
+            // Only columns with weights have factors.
+            let weighted = layout.clone().with_weights(&[true, false]).unwrap();
+            let sizes = PooledSizes::new(&weighted, 2);
+            assert_eq!((weighted.factors(), sizes.ids, sizes.factors), (15, 25, 15));
+            assert_eq!(weighted.received(Rank(1)).unwrap().factors(), 2 * 15 * nodes);
+            let features = weighted.pooled_within_node();
+            let of = |value: fn(&PooledFeature) -> u32| [value(&features[0]), value(&features[1])];
+            assert_eq!(of(|feature| feature.pooling), [BagPooling::ByFactors as u32, means[1] as u32]);
+            assert_eq!(of(|feature| feature.factors), [0, 15]);
+            assert_eq!(of(|feature| feature.part_factors), [0, 15 * nodes as u32]);
             let by_node = layout.pooled_by(|owner| layout.topology().node_of(owner).0);
             assert_eq!(by_node[1].owner as usize, nodes - 1);
         }

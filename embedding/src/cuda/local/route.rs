@@ -19,6 +19,8 @@ pub(crate) struct LocalRoute {
     pub(crate) starts: Buffer<u32>,
     /// Slot and bag of each look-up, ascending.
     pub(crate) sorted: Buffer<Pair>,
+    /// The factor of each sorted look-up that has one; empty if none has.
+    pub(crate) factors: Buffer<f32>,
     /// Number of look-ups, and of distinct rows.
     pub(crate) counts: Buffer<u32>,
 }
@@ -31,6 +33,7 @@ impl LocalRoute {
             rows: words(rows)?,
             starts: words(rows + 1)?,
             sorted: Buffer::filled(device, layout.look_ups(), POISON)?,
+            factors: Buffer::filled(device, layout.sorted_factors(), POISON)?,
             counts: words(2)?,
         })
     }
@@ -41,8 +44,9 @@ impl LocalRoute {
             rows: self.rows.pointer(),
             starts: self.starts.pointer(),
             owner_starts: Pointer::NULL,
-            slots: Pointer::NULL,
+            slots: None,
             sorted: self.sorted.pointer(),
+            factors: self.factors.pointer(),
             counts: self.counts.pointer(),
         }
     }

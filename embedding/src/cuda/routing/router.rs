@@ -5,7 +5,8 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{
-    self, Feature, FeatureCounts, Pair, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment,
+    self, Feature, FeatureCounts, Pair, RouteBegin, RouteCount, RouteNumber, RouteNumberFactors, RouteSort,
+    Segment,
 };
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_topology::Rank;
@@ -25,10 +26,12 @@ pub(crate) struct RouteBuffers {
     pub(crate) starts: Pointer<u32>,
     /// Null, or where the slots of each owner start, then the number of slots.
     pub(crate) owner_starts: Pointer<u32>,
-    /// Null, or per look-up: its slot.
-    pub(crate) slots: Pointer<u32>,
+    /// Per look-up: its slot, if slots are needed.
+    pub(crate) slots: Option<Pointer<u32>>,
     /// Slot and bag of each look-up, ascending.
     pub(crate) sorted: Pointer<Pair>,
+    /// The factor of each sorted look-up that has one.
+    pub(crate) factors: Pointer<f32>,
     /// Number of look-ups, and of distinct rows.
     pub(crate) counts: Pointer<u32>,
 }
@@ -118,6 +121,7 @@ impl Router {
             segments: self.segments.pointer(),
             tile_segments: self.tile_segments.pointer(),
             ids: ids.ids,
+            factors: ids.factors,
             offsets: ids.offsets,
             samples_count: ids.samples,
             begins: self.begins.pointer(),
@@ -128,10 +132,11 @@ impl Router {
             faults: self.faults.pointer(),
             pairs: self.pairs.pointer(),
             sorted: to.sorted,
+            sorted_factors: to.factors,
             rows: to.rows,
             starts: to.starts,
             owner_starts: to.owner_starts,
-            slots: to.slots,
+            slots: to.slots.unwrap_or(Pointer::NULL),
             counts: to.counts,
             features_count: self.order.len() as u32,
             tiles: tiles as u32,
@@ -145,7 +150,7 @@ impl Router {
             frequent_base: self.frequent_base,
             owners: layout.owners() as u32,
             nodes: layout.nodes() as u32,
-            reserved: 0,
+            by_position: u32::from(to.slots.is_some() || layout.has_factors()),
         };
         // SAFETY: all addresses but the caller's are of this value's buffers, whose lengths follow from the layout;
         // the caller vouches for its own.
@@ -156,7 +161,11 @@ impl Router {
             for pass in 0..self.passes {
                 lane.launch(&RouteSort(kernels::Route { pass, ..route }), (route.tiles, 1))?;
             }
-            lane.launch(&RouteNumber(route), (self.number_tiles as u32, 1))?;
+            let grid = (self.number_tiles as u32, 1);
+            match layout.has_factors() {
+                true => lane.launch(&RouteNumberFactors(route), grid)?,
+                false => lane.launch(&RouteNumber(route), grid)?,
+            }
         }
         Ok(())
     }

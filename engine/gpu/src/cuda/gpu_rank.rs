@@ -21,6 +21,7 @@ use super::capture::{Capture, Captured};
 use super::context::RankContext;
 use super::error::{Error, Result};
 use super::evaluation::{CudaEvaluation, EvaluationSizes, ScoredBatch, ScoresToRank};
+use super::factors::FactorBounds;
 use super::feed::FeedPart;
 use super::group::RankGroup;
 use super::input::{Input, InputLanes, InputLayout, SLOTS, StepParameters};
@@ -47,6 +48,8 @@ pub(super) struct GpuRank<T> {
     scoring: Scoring,
     network: Network<T>,
     tables: Tables,
+    /// If gradients are multiplied by factors above 1.
+    factor_bounds: Option<FactorBounds>,
     /// With several ranks.
     group: Option<RankGroup>,
     main: Lane,
@@ -91,6 +94,7 @@ impl<T: Element> GpuRank<T> {
         let routes = Lane::new(device)?;
         let vector_layout = VectorLayout::new(spec);
         let tables = Tables::initialized::<T>(&context, &setup, &vector_layout, &main)?;
+        let factor_bounds = FactorBounds::new(device, tables.layout(), vector_layout.stride)?;
         let (rows, to_fp8) = (batches * setup.rank_samples(), tables.pools_to_fp8());
         let network = Network::new(&context, &setup, &vector_layout, rows, to_fp8)?;
         let links = context.links.as_ref();
@@ -103,6 +107,7 @@ impl<T: Element> GpuRank<T> {
             setup: &setup,
             network: &network,
             tables: &tables,
+            factor_bounds: factor_bounds.as_ref(),
             group: group.as_ref(),
             main: &main,
             routes: &routes,
@@ -119,6 +124,7 @@ impl<T: Element> GpuRank<T> {
             scoring,
             network,
             tables,
+            factor_bounds,
             group,
             main,
             copies: Lane::new(device)?,
@@ -433,6 +439,7 @@ impl<T: Element> RankModel for GpuRank<T> {
         let mut iteration = Iteration {
             network: &self.network,
             tables: &self.tables,
+            factor_bounds: self.factor_bounds.as_ref(),
             group: self.group.as_ref(),
             forward: &self.network.plan_forward(layout.samples(), true)?,
             backward: &self.network.plan_backward()?,

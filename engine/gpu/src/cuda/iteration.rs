@@ -5,6 +5,7 @@ use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::{Result, RoutedBatch, UpdateInputs};
 use rankine_model::overlap::Overlap;
 
+use super::factors::FactorBounds;
 use super::group::RankGroup;
 use super::input::Input;
 use super::lanes::Lanes;
@@ -18,6 +19,8 @@ use super::tables::Tables;
 pub(super) struct Iteration<'a, T> {
     pub(super) network: &'a Network<T>,
     pub(super) tables: &'a Tables,
+    /// If gradients are multiplied by factors above 1.
+    pub(super) factor_bounds: Option<&'a FactorBounds>,
     /// The other ranks, if there are any.
     pub(super) group: Option<&'a RankGroup>,
     pub(super) forward: &'a Forward,
@@ -66,7 +69,13 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::Head => network.head(lane, input, samples, true),
                 Phase::TopBackward => network.hidden_backward(lane, backward),
                 Phase::TopWeights => network.hidden_weights(lane, backward),
-                Phase::InteractBackward => network.interact_backward(lane, backward),
+                Phase::InteractBackward => {
+                    network.interact_backward(lane, backward)?;
+                    let gradients = network.vector_gradients();
+                    self.factor_bounds.map_or(Ok(()), |bounds| {
+                        bounds.check(lane, input.ids, gradients, network.guard_pointer())
+                    })
+                }
                 Phase::InteractWeights => network.interact_weights(lane, backward),
                 Phase::Reduce => tables.reduce(lane, batch, network.vector_gradients()),
                 Phase::BottomBackward => network.bottom_backward(lane, backward),

@@ -22,6 +22,7 @@ mod context;
 mod delivery;
 mod error;
 mod evaluation;
+mod factors;
 mod feed;
 mod gpu_rank;
 mod gpus;

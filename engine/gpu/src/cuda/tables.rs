@@ -64,8 +64,10 @@ impl Tables {
         let features = table_features(&model.spec, vector_layout);
         let (all, optimizers): (Vec<_>, Vec<_>) = model.all_tables().into_iter().unzip();
         let (samples, stride) = (setup.rank_samples(), vector_layout.stride);
+        let weighted: Vec<_> = model.spec.features.iter().map(|feature| feature.weighted).collect();
         let layout = Layout::new(context.ranks(), samples, stride, &all, &columns, &features)?;
-        let mut layout = layout.with_optimizers(&optimizers).with_nodes(context.nodes())?;
+        let layout = layout.with_weights(&weighted)?.with_optimizers(&optimizers);
+        let mut layout = layout.with_nodes(context.nodes())?;
         if let (Some(plan), Some(_)) = (plan, links) {
             layout = layout.with_plan(plan)?;
         }

@@ -21,12 +21,14 @@ pub(in crate::cuda) fn ragged_columns(schema: &Schema) -> impl Iterator<Item = (
 }
 
 fn columns(schema: &Schema) -> impl Iterator<Item = (usize, Hotness, IdColumn)> {
-    let first = schema.labels.len() + schema.weight.iter().len() + schema.dense.len();
+    let mut next = schema.labels.len() + schema.weight.iter().len() + schema.dense.len();
     schema.categorical.iter().enumerate().map(move |(number, column)| {
-        let stream = (first + 3 * number) as u32;
+        let stream = next;
+        // Sizes, starts, ids, and perhaps weights.
+        next += 3 + usize::from(column.weighted);
         let id_column = IdColumn {
             rows: column.rows,
-            stream,
+            stream: stream as u32,
             hotness: column.hotness.max(),
             ids: 0,
             offsets: 0,

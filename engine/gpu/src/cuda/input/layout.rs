@@ -6,6 +6,7 @@ use std::ops::Range;
 use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_embedding::cuda::{Hotness, Ids, Layout};
+use rankine_embedding::{Pooling, cpu};
 use rankine_reader::{Bags, Samples};
 use rayon::prelude::*;
 
@@ -19,6 +20,8 @@ pub struct InputLayout {
     pub(super) ids_layout: Layout,
     /// For each head, the number of its label column.
     pub(super) labels_of: Vec<usize>,
+    /// For each categorical column, how its bags are pooled if their ids have weights.
+    pub(super) weighted: Vec<Option<Pooling>>,
     pub(super) dense_columns: usize,
     pub(super) rates: usize,
     pub(super) rows: usize,
@@ -29,6 +32,7 @@ pub struct InputLayout {
     pub(super) dense: usize,
     pub(super) offsets: usize,
     pub(super) ids: usize,
+    pub(super) factors: usize,
     pub(super) words: usize,
 }
 
@@ -53,6 +57,11 @@ impl InputLayout {
         let totals = part(2 * heads);
         Self {
             labels_of: spec.heads.iter().map(|head| head.label_number).collect(),
+            weighted: spec
+                .features
+                .iter()
+                .map(|feature| feature.weighted.then_some(feature.pooling))
+                .collect(),
             dense_columns: spec.dense_columns,
             rates,
             rows,
@@ -63,6 +72,7 @@ impl InputLayout {
             dense: part(samples * spec.dense_columns),
             offsets: part(layout.offsets()),
             ids: part(layout.ids()),
+            factors: part(layout.factors()),
             words: part(0),
             ids_layout: layout.clone(),
         }
@@ -115,17 +125,25 @@ impl InputLayout {
         dense[..count * columns]
             .copy_from_slice(&batch.dense[samples.start * columns..samples.end * columns]);
         dense[count * columns..].fill(0.0);
+        let (words, factors) = words.split_at_mut(begin(self.factors));
+        let mut factors: &mut [f32] = bytemuck::cast_slice_mut(factors);
         let (before_ids, mut ids) = words.split_at_mut(begin(self.ids));
         let mut offsets = &mut before_ids[begin(self.offsets)..];
         let mut jobs = Vec::with_capacity(hotness.len());
-        for (hotness, bags) in hotness.iter().zip(&batch.categorical) {
+        for ((hotness, bags), &pooling) in hotness.iter().zip(&batch.categorical).zip(&self.weighted) {
             let of_ragged = if matches!(hotness, Hotness::Ragged { .. }) { room + 1 } else { 0 };
             let own = ids.split_off_mut(..room * hotness.max()).expect("the layout has room for all columns");
             let own_offsets = offsets.split_off_mut(..of_ragged).expect("as for ids");
-            jobs.push((bags, own, own_offsets));
+            let of_weighted = if pooling.is_some() { room * hotness.max() } else { 0 };
+            let own_factors = factors.split_off_mut(..of_weighted).expect("as for ids");
+            jobs.push((bags, own, own_offsets, pooling.map(|pooling| (pooling, own_factors))));
         }
-        let put = |(bags, ids, offsets)| put_bags(bags, samples.clone(), ids, offsets);
-        jobs.into_par_iter().for_each(put);
+        jobs.into_par_iter().for_each(|(bags, ids, offsets, weighted)| {
+            put_bags(bags, samples.clone(), ids, offsets);
+            if let Some((pooling, factors)) = weighted {
+                put_factors(bags, samples.clone(), pooling, factors);
+            }
+        });
     }
 }
 
@@ -142,4 +160,11 @@ fn put_bags(bags: &Bags, samples: Range<usize>, ids: &mut [u32], offsets: &mut [
         own.iter_mut().zip(&bags.offsets[samples]).for_each(|(to, from)| *to = from - first);
         after.fill(from.len() as u32);
     }
+}
+
+/// Writes the factors of the ids of some samples' bags to a column's buffer.
+fn put_factors(bags: &Bags, samples: Range<usize>, pooling: Pooling, factors: &mut [f32]) {
+    let bags = cpu::Bags { offsets: &bags.offsets, ids: &bags.ids, weights: Some(&bags.weights) };
+    let of_sample = |sample| bags.factors(sample, pooling).expect("ids have weights");
+    factors.iter_mut().zip(samples.flat_map(of_sample)).for_each(|(to, factor)| *to = factor);
 }

@@ -99,6 +99,7 @@ impl InputSlot {
             dense: words.element(layout.dense).cast(),
             ids: Ids {
                 ids: words.element(layout.ids),
+                factors: words.element(layout.factors).cast(),
                 offsets: words.element(layout.offsets),
                 samples: words.element(STEP_SAMPLES),
             },
@@ -110,7 +111,7 @@ impl InputSlot {
     /// # Errors
     /// If the GPU has too little memory.
     pub fn unpacker(&self, device: &Arc<Device>, schema: &Schema) -> Result<Unpacker> {
-        Unpacker::new(device, schema, &self.layout.labels_of, &self.layout.ids_layout)
+        Unpacker::new(device, schema, &self.layout)
     }
 
     /// Enqueues copying samples of a batch, with the step's parameters. All work enqueued for the slot before must be
@@ -224,7 +225,7 @@ impl InputSlot {
 /// Access to a batch for tests and tools.
 impl InputSlot {
     /// Returns the batch that was sent last, after the lane has finished all work enqueued before; its labels are
-    /// those of the heads.
+    /// those of the heads, and ids with weights have their factors instead.
     ///
     /// # Errors
     /// If work enqueued on the lane failed.
@@ -240,8 +241,13 @@ impl InputSlot {
                     words[layout.offsets + ids.offsets_begin(column)..][..=len].to_vec()
                 }
             };
-            let ids = &words[layout.ids + ids.ids_begin(column)..][..offsets[len] as usize];
-            Bags { ids: ids.iter().map(|&id| u64::from(id)).collect(), offsets, weights: Vec::new() }
+            let count = offsets[len] as usize;
+            let weights = match ids.is_weighted(column) {
+                true => floats(layout.factors + ids.factors_begin(column), count),
+                false => Vec::new(),
+            };
+            let ids = &words[layout.ids + ids.ids_begin(column)..][..count];
+            Bags { ids: ids.iter().map(|&id| u64::from(id)).collect(), offsets, weights }
         };
         Ok(Samples {
             len,

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{IdColumn, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
+use rankine_cuda::kernels::{
+    IdColumn, Unpack, UnpackBags, UnpackFactors, UnpackFixed, UnpackSizes, UnpackValues, WeightedColumn,
+};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
-use rankine_embedding::cuda::{Layout, Result};
+use rankine_embedding::Pooling;
+use rankine_embedding::cuda::Result;
 use rankine_reader::Schema;
 use rankine_reader::schema::DenseDtype;
 
-use super::layout::Input;
+use super::layout::{Input, InputLayout};
 use crate::cuda::feed::{BlockRing, fixed_columns, ragged_columns};
 
 /// The columns of a schema and their layout in batches, as the kernels read them.
@@ -19,6 +22,7 @@ pub struct Unpacker {
     /// The tiles of all columns of fixed hotness.
     tiles: u32,
     ragged: Buffer<IdColumn>,
+    weighted: Buffer<WeightedColumn>,
     sums: Buffer<u32>,
     samples: u32,
     dense_columns: u32,
@@ -28,14 +32,9 @@ pub struct Unpacker {
 }
 
 impl Unpacker {
-    /// For batches of the layout's columns, whose heads predict the label columns with these numbers.
-    pub(super) fn new(
-        device: &Arc<Device>,
-        schema: &Schema,
-        label_numbers: &[usize],
-        layout: &Layout,
-    ) -> Result<Self> {
-        let samples = layout.samples() as u32;
+    /// For batches of a layout.
+    pub(super) fn new(device: &Arc<Device>, schema: &Schema, input: &InputLayout) -> Result<Self> {
+        let (layout, samples) = (&input.ids_layout, input.samples() as u32);
         let position = |(number, column): (usize, IdColumn)| IdColumn {
             ids: layout.ids_begin(number) as u32,
             offsets: layout.offsets_begin(number) as u32,
@@ -48,8 +47,19 @@ impl Unpacker {
             IdColumn { index: first, ..column }
         });
         let fixed = Buffer::of(device, &fixed.collect::<Vec<_>>())?;
-        let ragged = Buffer::of(device, &ragged_columns(schema).map(position).collect::<Vec<_>>())?;
-        let label_streams: Vec<_> = label_numbers.iter().map(|&number| number as u32).collect();
+        let ragged: Vec<_> = ragged_columns(schema).collect();
+        let weighted = ragged.iter().filter_map(|&(number, IdColumn { index, .. })| {
+            let pooling = input.weighted[number]?;
+            Some(WeightedColumn {
+                ragged: index,
+                factors: layout.factors_begin(number) as u32,
+                mean: u32::from(pooling == Pooling::Mean),
+                reserved: 0,
+            })
+        });
+        let weighted = Buffer::of(device, &weighted.collect::<Vec<_>>())?;
+        let ragged = Buffer::of(device, &ragged.into_iter().map(position).collect::<Vec<_>>())?;
+        let label_streams: Vec<_> = input.labels_of.iter().map(|&number| number as u32).collect();
         let labels = schema.labels.len() as u32;
         let weights = schema.weight.iter().len() as u32;
         Ok(Self {
@@ -58,6 +68,7 @@ impl Unpacker {
             fixed,
             tiles,
             ragged,
+            weighted,
             samples,
             dense_columns: schema.dense.len() as u32,
             weight_stream: if weights > 0 { labels } else { Unpack::NO_STREAM },
@@ -87,11 +98,13 @@ impl Unpacker {
             label_streams: self.label_streams.pointer(),
             fixed: self.fixed.pointer(),
             ragged: self.ragged.pointer(),
+            weighted: self.weighted.pointer(),
             labels: input.labels,
             weights: input.weights,
             dense: input.dense,
             ids: input.ids.ids,
             offsets: input.ids.offsets,
+            factors: input.ids.factors,
             sums: self.sums.pointer(),
             faults,
             samples: self.samples,
@@ -103,7 +116,8 @@ impl Unpacker {
             dense_f16: u32::from(self.dense_f16),
             reserved: 0,
         };
-        let ragged = (Unpack::tiles(self.samples), self.ragged.len() as u32);
+        let columns = |columns: usize| (Unpack::tiles(self.samples), columns as u32);
+        let (ragged, weighted) = (columns(self.ragged.len()), columns(self.weighted.len()));
         let values = UnpackValues(unpack);
         // SAFETY: this value's buffers were made for the schema and the layout; the caller vouches for the rest.
         unsafe {
@@ -114,6 +128,9 @@ impl Unpacker {
             if ragged.1 > 0 {
                 lane.launch(&UnpackSizes(unpack), ragged)?;
                 lane.launch(&UnpackBags(unpack), ragged)?;
+            }
+            if weighted.1 > 0 {
+                lane.launch(&UnpackFactors(unpack), weighted)?;
             }
         }
         Ok(())

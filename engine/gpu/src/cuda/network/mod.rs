@@ -532,6 +532,11 @@ impl<T: Element> Network<T> {
         }
     }
 
+    /// Returns the address of the guard.
+    pub(super) fn guard_pointer(&self) -> Pointer<Guard> {
+        self.resources.guard.pointer()
+    }
+
     /// Returns the addresses of the factor of gradients for tables, and of the verdict: not 0 if the step is skipped.
     pub(super) fn table_scale_and_stop(&self) -> (Pointer<f32>, Pointer<u32>) {
         let guard = self.resources.guard.pointer();
