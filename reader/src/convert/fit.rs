@@ -131,9 +131,12 @@ pub(crate) fn write(
     plan: &Plan,
     learnt: LearntColumns,
 ) -> Result<FitReport> {
+    learnt.schema.validate()?;
     let vocabularies = learnt.write_vocabularies(&dir, &options.stop)?;
+    let indexes = learnt.write_indexes(&dir, &options.stop)?;
     let report = report_of(options, plan, &learnt);
-    let manifest = FitManifest { schema: learnt.schema, vocabularies, origin: report.conversion.clone() };
+    let origin = report.conversion.clone();
+    let manifest = FitManifest { schema: learnt.schema, vocabularies, indexes, origin };
     write_file(dir.path(), FIT_NAME, manifest.to_json().as_bytes())?;
     options.stop.check()?;
     dir.publish()?;

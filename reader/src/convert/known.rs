@@ -17,10 +17,7 @@ use crate::ids::IdRules;
 use crate::origin::RowFormat;
 use crate::schema::{Categorical, Hotness, Pooling, Schema, VocabularyKind};
 use crate::statistics::TableStatistics;
-use crate::vocabulary::Vocabulary;
-
-/// Counts from files are below this, so that sums with those of new rows do not overflow.
-pub(crate) const COUNT_MAX: u64 = 1 << 62;
+use crate::vocabulary::{COUNT_MAX, Lookup, Vocabulary};
 
 /// The columns of a dataset or of a model trained on it, with all that turns raw rows into samples.
 #[derive(Debug)]
@@ -103,6 +100,14 @@ pub enum ColumnsDifference {
         /// The category in the new dataset.
         new: String,
     },
+    /// The vocabulary of a fit cannot be read.
+    #[error("column {column}: {why}")]
+    Unreadable {
+        /// The column.
+        column: String,
+        /// The error.
+        why: String,
+    },
 }
 
 impl KnownColumns {
@@ -119,12 +124,12 @@ impl KnownColumns {
         }
     }
 
-    /// Opens the columns of a fit, with its vocabularies.
+    /// Opens the columns of a fit. Vocabularies that have an index are mapped, and loaded only to grow them.
     ///
     /// # Errors
     /// [`Error::Damaged`] or [`Error::Io`] for a vocabulary.
     pub fn of_fit(fit: &Fit) -> Result<Self> {
-        let encoder = Encoder::with_files(fit.schema(), fit.dir(), |name| fit.checked_file(name))?;
+        let encoder = Encoder::of_fit(fit)?;
         let format = Some(fit.origin().format.clone());
         let known = Self::new(fit.dir().display().to_string(), fit.schema().clone(), format, encoder);
         let files = VocabularyFiles { dir: fit.dir().to_owned(), files: fit.vocabularies().to_vec() };
@@ -255,9 +260,14 @@ impl KnownColumns {
             return Err(property(&column, "rows", [old_rows, new_rows].map(|rows| rows.to_string())));
         }
         if let (Some(mine), Some(theirs)) = (self.encoder.vocabulary(number), new.encoder.vocabulary(number))
-            && let Some((row, [old, new])) = mine.first_difference(theirs)
         {
-            return Err(ColumnsDifference::Category { column, row, old, new });
+            let unreadable =
+                |why: Error| ColumnsDifference::Unreadable { column: column.clone(), why: why.to_string() };
+            let [mine, theirs] =
+                [mine.to_loaded().map_err(unreadable)?, theirs.to_loaded().map_err(unreadable)?];
+            if let Some((row, [old, new])) = mine.first_difference(&theirs) {
+                return Err(ColumnsDifference::Category { column, row, old, new });
+            }
         }
         if new_rows < old_rows {
             return Err(ColumnsDifference::FewerRows { column, old_rows, new_rows });
@@ -275,7 +285,8 @@ impl KnownColumns {
         let schema = schema.stored();
         let vocabularies = encoder.into_vocabularies();
         for (column, vocabulary) in schema.categorical.iter().zip(&vocabularies) {
-            let counts = vocabulary.iter().flat_map(Vocabulary::counts);
+            let loaded = vocabulary.as_ref().and_then(Lookup::loaded);
+            let counts = loaded.into_iter().flat_map(Vocabulary::counts);
             let sum = counts.copied().try_fold(0, u64::checked_add);
             if sum.is_none_or(|sum| sum >= COUNT_MAX) {
                 let what = format!(
@@ -342,7 +353,7 @@ pub(crate) struct Inherited {
     /// The name of the old dataset.
     pub(crate) name: String,
     /// One entry per categorical column.
-    pub(crate) vocabularies: Vec<Option<Vocabulary>>,
+    pub(crate) vocabularies: Vec<Option<Lookup>>,
     /// How often rows were looked up, one entry per categorical column; `None` if only the new rows are counted.
     pub(crate) statistics: Option<Vec<TableStatistics>>,
     /// The schema of the old dataset.

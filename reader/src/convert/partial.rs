@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::convert::bad::NO_ROWS;
 use crate::convert::fit::{self, FitReport};
-use crate::convert::known::{COUNT_MAX, Inherited, KnownColumns, with_known};
+use crate::convert::known::{Inherited, KnownColumns, with_known};
 use crate::convert::learn::columns::{Before, LearntColumns, check_trained};
 use crate::convert::learn::count::CategoryCounter;
 use crate::convert::learn::{CategoryCounts, CountedColumns, count};
@@ -31,6 +31,7 @@ use crate::convert::{
 };
 use crate::origin::RowCounts;
 use crate::split::Split;
+use crate::vocabulary::COUNT_MAX;
 
 /// The column of the entry that has the statistics of a piece. No column of a dataset has this name.
 const STATISTICS: &str = "";
@@ -356,7 +357,6 @@ impl Partials {
         drop(counts);
         let labels = plan.draft.labels.clone();
         let learnt = LearntColumns::of(&plan, labels, before.columns, statistics)?;
-        learnt.schema.validate()?;
         check_trained(&rows, &self.options)?;
         fit::write(self.dir, &self.options, &plan, learnt)
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rankine_base::error::{Error, Result};
 use rankine_base::sealed;
+use rankine_base::url::is_url;
 use serde::{Deserialize, Serialize};
 
 use super::folder::checked_file;
@@ -13,6 +14,7 @@ use super::{FileManifest, is_below};
 use crate::origin::Conversion;
 use crate::schema::Schema;
 use crate::store;
+use crate::vocabulary::{self, ListedFile, Lookup, MappedVocabulary, Vocabulary};
 
 /// The file that makes a folder a fit.
 pub const FIT_NAME: &str = "fit.json";
@@ -28,6 +30,10 @@ pub(crate) struct FitManifest {
     pub(crate) schema: Schema,
     /// The files of the vocabularies.
     pub(crate) vocabularies: Vec<FileManifest>,
+    /// The files of their indexes, in which categories are looked up without loading the vocabulary; older fits have
+    /// none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) indexes: Vec<FileManifest>,
     /// The rows that the columns were learned from.
     pub(crate) origin: Conversion,
 }
@@ -56,7 +62,8 @@ impl Fit {
         let manifest: FitManifest =
             sealed::from_json(KIND, FORMAT, &text).map_err(|error| damaged(error.to_string()))?;
         manifest.schema.validate().map_err(|error| damaged(error.to_string()))?;
-        if let Some(file) = manifest.vocabularies.iter().find(|file| !is_below(&file.name)) {
+        let mut files = manifest.vocabularies.iter().chain(&manifest.indexes);
+        if let Some(file) = files.find(|file| !is_below(&file.name)) {
             return Err(damaged(format!("its file {:?} is not inside its folder", file.name)));
         }
         Ok(Self { dir: dir.to_owned(), manifest })
@@ -88,6 +95,35 @@ impl Fit {
     /// [`Error::Damaged`] if it is not listed, or not what was written.
     pub fn checked_file(&self, name: &str) -> Result<Vec<u8>> {
         checked_file(&self.manifest.vocabularies, &self.dir.join(FIT_NAME), name)
+    }
+
+    /// Checks the checksums of the indexes of all vocabularies.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`]; [`Error::Io`].
+    pub fn check_indexes(&self) -> Result<()> {
+        let Self { dir, manifest: FitManifest { indexes, .. } } = self;
+        indexes.iter().try_for_each(|file| checked_file(indexes, &dir.join(FIT_NAME), &file.name).map(drop))
+    }
+
+    /// Opens the vocabulary of a column: maps its index if the folder has one and is in a file system, and loads the
+    /// vocabulary otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if it is not listed, or a file is not what was written; [`Error::Io`].
+    pub(crate) fn vocabulary(&self, column: &str) -> Result<Lookup> {
+        let (name, index) = (vocabulary::file_name(column), vocabulary::index_name(column));
+        let of = |files: &[FileManifest], name: &str| {
+            let file = files.iter().find(|file| file.name == name && !is_url(&self.dir))?;
+            Some(ListedFile { path: self.dir.join(name), bytes: file.bytes, xxh3: file.xxh3 })
+        };
+        if let (Some(index), Some(text)) =
+            (of(&self.manifest.indexes, &index), of(self.vocabularies(), &name))
+        {
+            return MappedVocabulary::open(&index, text).map(Lookup::Mapped);
+        }
+        let vocabulary = Vocabulary::from_tsv(&self.checked_file(&name)?);
+        vocabulary.map(Lookup::from).map_err(|what| Error::damaged(&self.dir.join(&name), None, what))
     }
 }
 

@@ -114,6 +114,12 @@ impl CompactTable {
         size_of_val(&*self.slots)
     }
 
+    /// Returns the slots, in which keys are looked up. The table must have a free one.
+    #[inline]
+    pub(crate) fn slots(&self) -> CompactSlots<'_> {
+        CompactSlots(&self.slots)
+    }
+
     /// Returns the keys with their numbers, in any order.
     pub(crate) fn into_numbers(self) -> impl Iterator<Item = (CompactKey, u64)> {
         let entry = |slot: u64| (CompactKey(slot >> NUMBER_BITS), slot & Self::NUMBER_MAX);
@@ -131,64 +137,8 @@ impl CompactTable {
         use_large_pages(empty.as_ptr(), empty.len());
         for slot in std::mem::replace(&mut self.slots, empty).into_iter().filter(|&slot| slot != 0) {
             let key = CompactKey(slot >> NUMBER_BITS);
-            let at = self.slot_of(key, self.first_slot_of(key));
+            let at = self.slots().slot_of(key, self.slots().first_slot_of(key));
             self.slots[at] = slot;
-        }
-    }
-
-    #[inline]
-    fn first_slot_of(&self, key: CompactKey) -> usize {
-        key.mixed() as usize & (self.slots.len() - 1)
-    }
-
-    /// Returns the slot that a key has, or else the one to put it into: this one or a later one.
-    #[inline]
-    fn slot_of(&self, key: CompactKey, mut at: usize) -> usize {
-        while self.slots[at] != 0 && self.slots[at] >> NUMBER_BITS != key.0 {
-            at = (at + 1) & (self.slots.len() - 1);
-        }
-        at
-    }
-
-    /// Returns the number of a key, or 0. The table must have a free slot.
-    #[inline]
-    pub(crate) fn get(&self, key: CompactKey) -> u64 {
-        self.slots[self.slot_of(key, self.first_slot_of(key))] & Self::NUMBER_MAX
-    }
-
-    /// Returns the first slot of each key, and starts to load these slots: the processor then waits for none of them.
-    #[inline]
-    fn first_slots_of(&self, keys: impl Iterator<Item = CompactKey>) -> [usize; BATCH] {
-        let mut first = [0; BATCH];
-        for (first, key) in first.iter_mut().zip(keys) {
-            *first = self.first_slot_of(key);
-            prefetch(&self.slots, *first);
-        }
-        first
-    }
-
-    /// Appends the number of each key to `numbers`, 0 for keys without one.
-    pub(crate) fn numbers_of(&self, keys: &[CompactKey], numbers: &mut Vec<u64>) {
-        let before = numbers.len();
-        numbers.resize(before + keys.len(), 0);
-        let mut found = numbers[before..].chunks_mut(BATCH);
-        let mut batches = keys.chunks(BATCH).peekable();
-        let mut next = batches.peek().map(|keys| self.first_slots_of(keys.iter().copied()));
-        while let (Some(first), Some(keys), Some(found)) = (next, batches.next(), found.next()) {
-            next = batches.peek().map(|keys| self.first_slots_of(keys.iter().copied()));
-            // No branch depends on what the first slots hold.
-            let mut is_later = 0_u64;
-            for (number, (found, (&at, key))) in found.iter_mut().zip(first.iter().zip(keys)).enumerate() {
-                let slot = self.slots[at];
-                let is_first = slot >> NUMBER_BITS == key.0;
-                *found = (slot & Self::NUMBER_MAX) * u64::from(is_first);
-                is_later |= u64::from(!is_first & (slot != 0)) << number;
-            }
-            while is_later != 0 {
-                let number = is_later.trailing_zeros() as usize;
-                found[number] = self.slots[self.slot_of(keys[number], first[number])] & Self::NUMBER_MAX;
-                is_later &= is_later - 1;
-            }
         }
     }
 
@@ -196,7 +146,7 @@ impl CompactTable {
     /// free slots.
     pub(crate) fn insert(&mut self, key: CompactKey, number: u64) -> bool {
         assert!((1..=Self::NUMBER_MAX).contains(&number), "a slot holds numbers from 1 to 2^29 - 1");
-        let at = self.slot_of(key, self.first_slot_of(key));
+        let at = self.slots().slot_of(key, self.slots().first_slot_of(key));
         let is_fresh = self.slots[at] == 0;
         if is_fresh {
             self.slots[at] = key.0 << NUMBER_BITS | number;
@@ -212,9 +162,9 @@ impl CompactTable {
             let len = self.len + counts.len();
             // At least a quarter of all slots are free.
             self.grow_to(len + len / 3 + 1);
-            let first = self.first_slots_of(counts.iter().map(|&(key, _)| key));
+            let first = self.slots().first_slots_of(counts.iter().map(|&(key, _)| key));
             for (at, &(key, count)) in first.into_iter().zip(counts) {
-                let at = self.slot_of(key, at);
+                let at = self.slots().slot_of(key, at);
                 let before = self.slots[at] & Self::NUMBER_MAX;
                 self.len += usize::from(before == 0);
                 let sum = before + count;
@@ -225,6 +175,83 @@ impl CompactTable {
                         carry(key, sum - 1);
                         1
                     };
+            }
+        }
+    }
+}
+
+/// The slots of a [`CompactTable`], in memory or in a file: a power of two, of which at least one is free.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CompactSlots<'a>(&'a [u64]);
+
+impl<'a> CompactSlots<'a> {
+    /// Takes the slots of a table in a file, of which there must be a power of two, with a free one.
+    pub(crate) fn of(slots: &'a [u64]) -> Self {
+        Self(slots)
+    }
+
+    /// Returns the slots as numbers: keys above their numbers, or 0.
+    pub(crate) fn words(self) -> &'a [u64] {
+        self.0
+    }
+
+    /// Returns the number in a slot; 0 if the slot is free.
+    pub(crate) const fn number_in(slot: u64) -> u64 {
+        slot & CompactTable::NUMBER_MAX
+    }
+
+    #[inline]
+    fn first_slot_of(self, key: CompactKey) -> usize {
+        key.mixed() as usize & (self.0.len() - 1)
+    }
+
+    /// Returns the slot that a key has, or else the one to put it into: this one or a later one.
+    #[inline]
+    fn slot_of(self, key: CompactKey, mut at: usize) -> usize {
+        while self.0[at] != 0 && self.0[at] >> NUMBER_BITS != key.0 {
+            at = (at + 1) & (self.0.len() - 1);
+        }
+        at
+    }
+
+    /// Returns the number of a key, or 0.
+    #[inline]
+    pub(crate) fn get(self, key: CompactKey) -> u64 {
+        Self::number_in(self.0[self.slot_of(key, self.first_slot_of(key))])
+    }
+
+    /// Returns the first slot of each key, and starts to load these slots: the processor then waits for none of them.
+    #[inline]
+    fn first_slots_of(self, keys: impl Iterator<Item = CompactKey>) -> [usize; BATCH] {
+        let mut first = [0; BATCH];
+        for (first, key) in first.iter_mut().zip(keys) {
+            *first = self.first_slot_of(key);
+            prefetch(self.0, *first);
+        }
+        first
+    }
+
+    /// Appends the number of each key to `numbers`, 0 for keys without one.
+    pub(crate) fn numbers_of(self, keys: &[CompactKey], numbers: &mut Vec<u64>) {
+        let before = numbers.len();
+        numbers.resize(before + keys.len(), 0);
+        let mut found = numbers[before..].chunks_mut(BATCH);
+        let mut batches = keys.chunks(BATCH).peekable();
+        let mut next = batches.peek().map(|keys| self.first_slots_of(keys.iter().copied()));
+        while let (Some(first), Some(keys), Some(found)) = (next, batches.next(), found.next()) {
+            next = batches.peek().map(|keys| self.first_slots_of(keys.iter().copied()));
+            // No branch depends on what the first slots hold.
+            let mut is_later = 0_u64;
+            for (number, (found, (&at, key))) in found.iter_mut().zip(first.iter().zip(keys)).enumerate() {
+                let slot = self.0[at];
+                let is_first = slot >> NUMBER_BITS == key.0;
+                *found = Self::number_in(slot) * u64::from(is_first);
+                is_later |= u64::from(!is_first & (slot != 0)) << number;
+            }
+            while is_later != 0 {
+                let number = is_later.trailing_zeros() as usize;
+                found[number] = Self::number_in(self.0[self.slot_of(keys[number], first[number])]);
+                is_later &= is_later - 1;
             }
         }
     }
@@ -283,7 +310,7 @@ mod tests {
         add(1);
         add(7);
         add(1 << 40);
-        assert_eq!((table.len(), table.get(key)), (1, 1));
+        assert_eq!((table.len(), table.slots().get(key)), (1, 1));
         let all_but_one = [CompactTable::NUMBER_MAX, (1 << 40) + 7];
         assert_eq!(carried, all_but_one.map(|count| (key, count)));
     }

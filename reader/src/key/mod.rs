@@ -13,17 +13,17 @@ pub(crate) mod rows;
 pub(crate) type LongMap = HashMap<Box<[u8]>, u64, BuildHasherDefault<KeyHasher>>;
 
 /// Short keys looked up at a time: enough loads from memory for a processor to have as many in flight as it can.
-const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 
 /// Returns the highest index of a table with at least this number of slots: a power of two, minus one.
-const fn mask_for(slots: usize) -> usize {
+pub(crate) const fn mask_for(slots: usize) -> usize {
     const LEAST: usize = 16;
     (if slots > LEAST { slots.next_power_of_two() } else { LEAST }) - 1
 }
 
 /// Asks the system to use large pages for a table, before its memory is first used. In pages of 4 KiB, finding the page
 /// takes most of the time of a random access.
-fn use_large_pages<T>(table: *const T, len: usize) {
+pub(crate) fn use_large_pages<T>(table: *const T, len: usize) {
     const PAGE_BYTES: usize = 2 << 20;
     let end = table.addr() + len * size_of::<T>();
     let first = table.addr().next_multiple_of(PAGE_BYTES);
@@ -102,6 +102,18 @@ impl ShortKey {
     pub(crate) fn with_bytes<R>(self, take: impl FnOnce(&[u8]) -> R) -> R {
         let padded = self.to_padded();
         take(&padded[..usize::from(padded[Self::BYTES_MAX]).min(Self::BYTES_MAX)])
+    }
+
+    /// Returns the number of bytes, beyond [`ShortKey::BYTES_MAX`] for [`ShortKey::NONE`].
+    #[inline]
+    pub(crate) fn len(self) -> u64 {
+        self.tail & 0xff
+    }
+
+    /// Returns the bytes as two little-endian words, padded with zeros.
+    #[inline]
+    pub(crate) fn little_endian(self) -> [u64; 2] {
+        [self.head.swap_bytes(), (self.tail & !0xff).swap_bytes()]
     }
 
     /// Returns a well-mixed hash: the XOR of the two halves of a 128-bit product.

@@ -20,9 +20,10 @@ pub(crate) struct KeyRows {
 }
 
 /// Bits of the hash in a slot, so that a look-up seldom has to read another key than its own.
-const TAG_BITS: u32 = 24;
+pub(crate) const TAG_BITS: u32 = 24;
 
-const fn tag(hash: u64) -> u64 {
+/// Returns the highest bits of a hash, which a slot has.
+pub(crate) const fn tag(hash: u64) -> u64 {
     hash >> (u64::BITS - TAG_BITS)
 }
 
@@ -93,7 +94,7 @@ impl KeyRows {
     /// Returns the row of a key.
     #[inline]
     pub(crate) fn get(&self, key: &ShortKey) -> Option<u64> {
-        let row = CompactKey::of_short(*key).map_or(0, |key| self.compact.get(key));
+        let row = CompactKey::of_short(*key).map_or(0, |key| self.compact.slots().get(key));
         let row = if row == 0 { self.get_other(key) } else { row };
         (row != 0).then_some(row)
     }
@@ -107,7 +108,7 @@ impl KeyRows {
     /// Appends the row of each compact key to `rows`, 0 for keys without one.
     pub(crate) fn rows_of_compact(&self, keys: &[CompactKey], rows: &mut Vec<u64>) {
         let before = rows.len();
-        self.compact.numbers_of(keys, rows);
+        self.compact.slots().numbers_of(keys, rows);
         if self.keys.len() as u64 > self.compact_rows_max {
             for (row, key) in rows[before..].iter_mut().zip(keys).filter(|(row, _)| **row == 0) {
                 *row = self.get_other(&key.to_short());

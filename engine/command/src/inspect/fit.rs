@@ -37,6 +37,7 @@ struct FittedTable {
 /// Shows a fit; reading it checks all of its files.
 pub(super) fn inspect(path: &Path, json: bool) -> Result<(), CommandError> {
     let fit = Fit::open(path)?;
+    fit.check_indexes()?;
     let report = FitInspection {
         path,
         kind: "fit",

@@ -20,7 +20,7 @@ use crate::dataset::FileManifest;
 use crate::origin::RowCounts;
 use crate::schema::{Label, Schema};
 use crate::statistics::TableStatistics;
-use crate::vocabulary::{self, Vocabulary};
+use crate::vocabulary::{self, Lookup, Vocabulary};
 use crate::write::CheckedFile;
 
 /// Columns that are complete.
@@ -107,6 +107,24 @@ impl LearntColumns {
         Ok(files)
     }
 
+    /// Writes an index beside each vocabulary of a fit.
+    pub(crate) fn write_indexes(&self, dir: &PartialDir, stop: &Stop) -> Result<Vec<FileManifest>> {
+        let mut files = Vec::new();
+        for (number, column) in self.schema.categorical.iter().enumerate() {
+            let own = self.encoder.vocabulary(number).filter(|_| column.shares.is_none());
+            if let Some(vocabulary) = own.and_then(Lookup::loaded) {
+                let mut file = CheckedFile::create(dir.path(), &vocabulary::index_name(&column.name))?;
+                vocabulary.to_index(|piece| {
+                    stop.check()?;
+                    file.write(piece)
+                })?;
+                files.push(file.finish()?);
+            }
+        }
+        sync_dir(&dir.path().join(vocabulary::FOLDER))?;
+        Ok(files)
+    }
+
     /// Returns the categorical columns whose look-ups in the training part are the counts of their vocabularies.
     pub(crate) fn known_counts(&self) -> impl Iterator<Item = (usize, &[u64])> {
         let columns = &self.schema.categorical;
@@ -114,7 +132,7 @@ impl LearntColumns {
         let is_shared = |name: &String| columns.iter().any(|other| other.shares.as_ref() == Some(name));
         let counts = move |(number, column): (usize, &crate::schema::Categorical)| {
             let own = self.counted[number] && column.shares.is_none() && !is_shared(&column.name);
-            Some((number, self.encoder.vocabulary(number).filter(|_| own)?.counts()))
+            Some((number, self.encoder.vocabulary(number).filter(|_| own)?.loaded()?.counts()))
         };
         columns.iter().enumerate().filter_map(counts)
     }
@@ -123,7 +141,7 @@ impl LearntColumns {
 /// What is known before rows are read.
 pub(crate) struct Before {
     /// One entry per categorical column: the vocabulary that exists.
-    pub(crate) vocabularies: Vec<Option<Vocabulary>>,
+    pub(crate) vocabularies: Vec<Option<Lookup>>,
     pub(crate) columns: ColumnsBefore,
 }
 
@@ -151,12 +169,14 @@ impl Before {
 /// Returns for each categorical column whether the counts of its vocabulary, once learnt, are the look-ups that the
 /// statistics should have: not if `vocabularies` of an old dataset count rows that its statistics do not.
 fn counted_by(
-    vocabularies: &[Option<Vocabulary>],
+    vocabularies: &[Option<Lookup>],
     inherited: bool,
     earlier: Option<&[TableStatistics]>,
 ) -> Vec<bool> {
-    let counted = |(number, vocabulary): (usize, &Option<Vocabulary>)| {
-        let lookups = vocabulary.iter().flat_map(Vocabulary::counts).sum::<u64>();
+    let counted = |(number, vocabulary): (usize, &Option<Lookup>)| {
+        // A fit, whose vocabularies may be mapped, has no statistics.
+        let loaded = vocabulary.as_ref().and_then(Lookup::loaded);
+        let lookups = loaded.into_iter().flat_map(Vocabulary::counts).sum::<u64>();
         !inherited || earlier.is_some_and(|earlier| earlier[number].lookups == lookups)
     };
     vocabularies.iter().enumerate().map(counted).collect()

@@ -22,7 +22,7 @@ use crate::ordered::{ordered_map, ordered_map_within};
 use crate::origin::RowCounts;
 use crate::precomputed::PrecomputedFunction;
 use crate::schema::{DenseFunction, VocabularyKind};
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::{Lookup, Vocabulary};
 
 /// Reads all sources. Bad rows are already checked here, so that a conversion that cannot succeed ends early; if this
 /// is the `only_pass`, they are also named and kept in `dir`. `vocabularies` has an entry for each categorical column:
@@ -30,7 +30,7 @@ use crate::vocabulary::Vocabulary;
 pub(crate) fn learn<S: RowSource>(
     pass: &Pass<'_, S>,
     plan: &Plan,
-    vocabularies: Vec<Option<Vocabulary>>,
+    vocabularies: Vec<Option<Lookup>>,
     dir: &Path,
     only_pass: bool,
 ) -> Result<ColumnStatistics> {
@@ -127,12 +127,13 @@ impl CategoryCounts {
     /// Adds the counted categories to the vocabularies of their columns, and makes those that do not exist yet.
     pub(crate) fn add_to(
         &self,
-        vocabularies: &mut [Option<Vocabulary>],
+        vocabularies: &mut [Option<Lookup>],
         threads: NonZeroUsize,
         stop: &Stop,
     ) -> Result<()> {
         let open = |(number, &(column, min_count)): (usize, &(usize, u64))| {
-            let vocabulary = vocabularies[column].take().unwrap_or_else(Vocabulary::empty);
+            let known = vocabularies[column].take().map(Lookup::into_loaded).transpose()?;
+            let vocabulary = known.unwrap_or_else(Vocabulary::empty);
             Ok(OpenVocabulary { number, column, min_count, vocabulary })
         };
         let open: Vec<_> = self.vocabularies.iter().enumerate().map(open).collect();
@@ -141,7 +142,7 @@ impl CategoryCounts {
             Ok(open)
         };
         ordered_map(threads, stop, open.into_iter(), work, |open: OpenVocabulary| {
-            vocabularies[open.column] = Some(open.vocabulary);
+            vocabularies[open.column] = Some(open.vocabulary.into());
             Ok(())
         })
     }

@@ -17,7 +17,7 @@ use crate::convert::rows::fault::BadReason;
 use crate::convert::rows::source::{NamedTarget, RequiredColumns};
 use crate::origin::{RowCounts, RowFormat};
 use crate::schema::{Hotness, Schema, VocabularyKind};
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::Lookup;
 
 /// The plan of a conversion.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub(crate) enum Learning {
 pub(crate) struct ColumnStatistics {
     /// One entry per categorical column; `None` if it does not own an exact vocabulary. Those that exist before are
     /// replaced by what is learnt.
-    pub(crate) vocabularies: Vec<Option<Vocabulary>>,
+    pub(crate) vocabularies: Vec<Option<Lookup>>,
     /// One entry per dense column: moments of its function's values in the training part.
     pub(crate) moments: Vec<Moments>,
     /// One entry per categorical column: the maximum number of categories in any row.
@@ -63,7 +63,7 @@ pub(crate) struct ColumnStatistics {
 
 impl ColumnStatistics {
     /// Returns what is known before rows are read: the vocabularies that exist, one entry per categorical column.
-    pub(crate) fn before(draft: &Schema, vocabularies: Vec<Option<Vocabulary>>) -> Self {
+    pub(crate) fn before(draft: &Schema, vocabularies: Vec<Option<Lookup>>) -> Self {
         Self {
             vocabularies,
             moments: vec![Moments::default(); draft.dense.len()],

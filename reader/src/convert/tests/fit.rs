@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rankine_base::sealed;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::convert::fit::Fitting;
@@ -117,13 +118,13 @@ fn like(options: &ConvertOptions, fit: &Path) -> Result<ConversionReport> {
     with_known(options, known(fit), false, SMALL, Converting { options, progress: &no_progress })
 }
 
-/// Returns the bytes of the vocabularies in a folder.
+/// Returns the bytes of the vocabularies in a folder, without their indexes.
 fn vocabularies(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(dir.join("vocabulary")).unwrap().map(|file| {
         let path = file.unwrap().path();
         (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read(&path).unwrap())
     });
-    files.collect()
+    files.filter(|(name, _)| name.ends_with(".tsv")).collect()
 }
 
 fn assert_same(found: &Dataset, expected: &Dataset) {
@@ -347,6 +348,27 @@ fn a_fit_is_continued_like_a_dataset() {
     assert_eq!(Dataset::open(&all.out).unwrap().statistics().unwrap()[0].bags, 400);
 }
 
+/// Fits had no indexes once.
+#[test]
+fn a_fit_without_indexes_gives_the_same_samples() {
+    let temp = TestFolder::new();
+    let files = files(&temp);
+    fit(&options(&temp, &files[..2], "fit", "none")).unwrap();
+    let path = temp.path("fit");
+    let mapped = options(&temp, &files, "mapped", "after:day:7");
+    like(&mapped, &path).unwrap();
+    let manifest = path.join("fit.json");
+    let mut envelope: serde_json::Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    let mut content = envelope["content"].take();
+    content.as_object_mut().unwrap().remove("indexes").expect("a fit has them");
+    fs::write(&manifest, sealed::to_json("rankine fit", 1, &content)).unwrap();
+    fs::remove_file(path.join("vocabulary/film.index")).unwrap();
+    let loaded = ConvertOptions { out: temp.path("loaded"), ..mapped.clone() };
+    like(&loaded, &path).unwrap();
+    let [mapped, loaded] = [&mapped, &loaded].map(|options| Dataset::open(&options.out).unwrap());
+    assert_same(&mapped, &loaded);
+}
+
 #[test]
 fn a_fit_is_no_dataset_and_must_be_whole() {
     let temp = TestFolder::new();
@@ -378,6 +400,12 @@ fn a_fit_is_no_dataset_and_must_be_whole() {
     assert!(fit(&options(&temp, &[empty], "none", "none")).unwrap_err().to_string().contains("no rows"));
     assert!(!temp.path("none").exists());
 
+    let index = path.join("vocabulary/film.index");
+    let good = fs::read(&index).unwrap();
+    fs::write(&index, &good[8..]).unwrap();
+    let error = KnownColumns::of_fit(&Fit::open(&path).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("film.index") && error.contains("make it again with `rankine fit`"), "{error}");
+    fs::write(&index, &good).unwrap();
     let vocabulary = path.join("vocabulary/film.tsv");
     let good = fs::read_to_string(&vocabulary).unwrap();
     fs::write(&vocabulary, good.replace("film 1\t", "film X\t")).unwrap();

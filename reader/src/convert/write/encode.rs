@@ -7,11 +7,11 @@ use rankine_base::error::{Error, Result};
 use crate::buckets::append_ids;
 use crate::convert::rows::{RawBags, RawKeys, RawRows, RawValues};
 use crate::convert::write::unknown::UnknownCounter;
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, Fit};
 use crate::precomputed::PrecomputedFunction;
 use crate::samples::{Bags, Samples};
 use crate::schema::{DenseTransform, Schema, VocabularyKind};
-use crate::vocabulary::{self, Vocabulary, hash_row};
+use crate::vocabulary::{self, Lookup, Vocabulary, hash_row};
 
 /// Turns raw rows into samples of a schema: transforms numbers and looks up categories.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl DenseColumn {
 
 #[derive(Debug)]
 enum CategoryColumn {
-    Exact(Vocabulary),
+    Exact(Lookup),
     /// Exact, using the vocabulary of an earlier column.
     Shared(usize),
     Hash {
@@ -53,7 +53,7 @@ impl Encoder {
     ///
     /// # Errors
     /// [`Error::Columns`] if a vocabulary is missing or does not have the rows of its column.
-    pub fn new(schema: &Schema, vocabularies: Vec<Option<Vocabulary>>) -> Result<Self> {
+    pub(crate) fn new(schema: &Schema, vocabularies: Vec<Option<Lookup>>) -> Result<Self> {
         if vocabularies.len() != schema.categorical.len() {
             let what = format!(
                 "{} vocabularies for {} categorical columns",
@@ -99,34 +99,49 @@ impl Encoder {
     /// Opens the encoder of a dataset, with the vocabularies in the dataset's folder.
     ///
     /// # Errors
-    /// [`Error::Damaged`] or [`Error::Io`] for a vocabulary file; otherwise as [`Encoder::new`].
+    /// [`Error::Damaged`] or [`Error::Io`] for a vocabulary file; [`Error::Columns`] if it does not have the rows of
+    /// its column.
     pub fn open(dataset: &Dataset) -> Result<Self> {
         Self::with_files(dataset.schema(), dataset.dir(), |name| dataset.checked_file(name))
+    }
+
+    /// Opens the encoder of a fit. Vocabularies that have an index are mapped.
+    ///
+    /// # Errors
+    /// As [`Encoder::open`].
+    pub fn of_fit(fit: &Fit) -> Result<Self> {
+        Self::with_vocabularies(fit.schema(), |column| fit.vocabulary(column))
     }
 
     /// Creates the encoder of a schema from the vocabularies of a dataset, or of a model trained on it. `read`
     /// returns the checked bytes of a file by its path below the folder, with forward slashes.
     ///
     /// # Errors
-    /// The errors of `read`; [`Error::Damaged`] for an invalid vocabulary; otherwise as [`Encoder::new`].
+    /// The errors of `read`; [`Error::Damaged`] for an invalid vocabulary; [`Error::Columns`] if it does not have the
+    /// rows of its column.
     pub fn with_files(
         schema: &Schema,
         dir: &Path,
         mut read: impl FnMut(&str) -> Result<Vec<u8>>,
     ) -> Result<Self> {
+        Self::with_vocabularies(schema, |column| {
+            let name = vocabulary::file_name(column);
+            let vocabulary = Vocabulary::from_tsv(&read(&name)?);
+            vocabulary.map(Lookup::from).map_err(|what| Error::damaged(&dir.join(&name), None, what))
+        })
+    }
+
+    /// Creates the encoder of a schema; `open` returns the vocabulary of a column by its name.
+    fn with_vocabularies(schema: &Schema, mut open: impl FnMut(&str) -> Result<Lookup>) -> Result<Self> {
         let vocabularies = schema.categorical.iter().map(|column| match &column.vocabulary {
-            VocabularyKind::Exact { .. } if column.shares.is_none() => {
-                let name = vocabulary::file_name(&column.name);
-                let vocabulary = Vocabulary::from_tsv(&read(&name)?);
-                Ok(Some(vocabulary.map_err(|what| Error::damaged(&dir.join(&name), None, what))?))
-            }
+            VocabularyKind::Exact { .. } if column.shares.is_none() => open(&column.name).map(Some),
             _ => Ok(None),
         });
         Self::new(schema, vocabularies.collect::<Result<_>>()?)
     }
 
     /// Returns the vocabulary, owned or shared, of a categorical column counted from 0, or `None` if it has none.
-    pub fn vocabulary(&self, column: usize) -> Option<&Vocabulary> {
+    pub(crate) fn vocabulary(&self, column: usize) -> Option<&Lookup> {
         match self.categories.get(column)? {
             CategoryColumn::Exact(vocabulary) => Some(vocabulary),
             CategoryColumn::Shared(owner) => match &self.categories[*owner] {
@@ -138,7 +153,7 @@ impl Encoder {
     }
 
     /// Returns the vocabularies, one entry per stored categorical column; `None` if it does not own one.
-    pub(crate) fn into_vocabularies(self) -> Vec<Option<Vocabulary>> {
+    pub(crate) fn into_vocabularies(self) -> Vec<Option<Lookup>> {
         let own = |column| match column {
             CategoryColumn::Exact(vocabulary) => Some(vocabulary),
             CategoryColumn::Shared(_) | CategoryColumn::Hash { .. } | CategoryColumn::Identity => None,
@@ -201,9 +216,7 @@ impl Encoder {
                     for ((number, _), row) in keys.other().zip(rows) {
                         bags.ids[before + number] = row;
                     }
-                    put_long(keys, &mut bags.ids[before..], |category| {
-                        vocabulary.row(category).unwrap_or(vocabulary::OUT_OF_VOCABULARY)
-                    });
+                    put_long(keys, &mut bags.ids[before..], |category| vocabulary.row(category));
                 }
                 (_, &CategoryColumn::Hash { rows }, RawValues::Keys(keys)) => {
                     let row = |category: &[u8]| hash_row(category, rows);
@@ -264,7 +277,7 @@ mod tests {
         schema.categorical[1].rows = 77;
         let vocabulary = Vocabulary::from_counts([("0123456789abcdef", 3), ("", 2)], 1);
         let mut vocabularies = vec![None; 26];
-        vocabularies[2..].fill(Some(vocabulary));
+        vocabularies[2..].fill(Some(vocabulary.into()));
         schema.categorical[2..].iter_mut().for_each(|column| column.rows = 3);
         let encoder = Encoder::new(&schema, vocabularies).unwrap();
         let parser = CriteoParser::new(&schema, true, LINE_BYTES_MAX).unwrap();

@@ -1,5 +1,13 @@
 //! The mapping from raw categories to rows of a table: learnt by conversion, stored with the dataset, used again for
-//! prediction.
+//! prediction. A fit also has an `index` of each vocabulary, which is looked up in where it is `mapped`.
+
+mod index;
+mod lookup;
+mod mapped;
+
+pub(crate) use index::index_name;
+pub(crate) use lookup::Lookup;
+pub(crate) use mapped::{ListedFile, MappedVocabulary};
 
 use std::cmp::Reverse;
 
@@ -7,7 +15,7 @@ use rankine_base::error::Malformed;
 use rankine_base::escape::{escape, unescape};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::key::compact::CompactKey;
+use crate::key::compact::{CompactKey, CompactTable};
 use crate::key::rows::KeyRows;
 use crate::key::{LongMap, ShortKey};
 
@@ -15,6 +23,8 @@ use crate::key::{LongMap, ShortKey};
 pub const OUT_OF_VOCABULARY: u64 = 0;
 /// Represents [`OUT_OF_VOCABULARY`] in a vocabulary file. No escaped category looks like this.
 const OUT_OF_VOCABULARY_TEXT: &[u8] = b"\\*";
+/// Counts from files are below this, so that sums with those of new rows do not overflow.
+pub(crate) const COUNT_MAX: u64 = 1 << 62;
 /// The size of the pieces in which a vocabulary's text is written.
 const PIECE_BYTES: usize = 1 << 16;
 
@@ -235,6 +245,16 @@ impl Vocabulary {
         put(text.as_bytes())
     }
 
+    /// Writes the index of the vocabulary in pieces. Its bytes depend on the categories and their order only.
+    ///
+    /// Takes 12 to 24 bytes of memory per category.
+    ///
+    /// # Errors
+    /// The first error of `put`.
+    pub(crate) fn to_index<E>(&self, put: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        index::write(self, CompactTable::NUMBER_MAX, put)
+    }
+
     /// Parses the output of [`Vocabulary::to_tsv`]; `text` may be arbitrary bytes.
     ///
     /// # Errors
@@ -273,95 +293,4 @@ impl Vocabulary {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn text_of(vocabulary: &Vocabulary) -> Vec<u8> {
-        let mut text = Vec::new();
-        vocabulary
-            .to_tsv(|piece| {
-                text.extend_from_slice(piece);
-                Ok::<_, ()>(())
-            })
-            .unwrap();
-        text
-    }
-
-    #[test]
-    fn rows_are_sorted_by_count_then_bytes() {
-        let long = "a-category-of-more-than-15-bytes";
-        let counts = [("b", 3), ("", 7), ("rare", 1), ("a", 3), (long, 3), ("\t\\", 2)];
-        let vocabulary = Vocabulary::from_counts(counts, 2);
-        assert_eq!(vocabulary.rows(), 6);
-        let row = |key: &str| vocabulary.row(key.as_bytes());
-        assert_eq!(
-            [row(""), row("a"), row(long), row("b"), row("\t\\")],
-            [Some(1), Some(2), Some(3), Some(4), Some(5)]
-        );
-        assert_eq!((row("rare"), row("never"), vocabulary.counts()[0]), (None, None, 1));
-        let text = format!("\\*\t1\n\t7\na\t3\n{long}\t3\nb\t3\n\\t\\\\\t2\n");
-        assert_eq!(String::from_utf8(text_of(&vocabulary)).unwrap(), text);
-    }
-
-    /// More text than is written at a time.
-    #[test]
-    fn a_long_vocabulary_is_written_piece_by_piece() {
-        let category = |n: u64| format!("{n:05}{}", "y".repeat(n as usize % 20));
-        let vocabulary = Vocabulary::from_counts((0..9000).map(|n| (category(n), 20_000 - n)), 1);
-        let mut pieces = Vec::new();
-        let mut put = |piece: &[u8]| pieces.push(piece.to_vec());
-        vocabulary
-            .to_tsv(|piece| {
-                put(piece);
-                Ok::<_, ()>(())
-            })
-            .unwrap();
-        assert!(pieces.len() > 2 && pieces.iter().all(|piece| piece.len() < PIECE_BYTES + 1024));
-        let lines = (0..9000).map(|n| format!("{}\t{}\n", category(n), 20_000 - n));
-        let expected = std::iter::once("\\*\t0\n".to_owned()).chain(lines).collect::<String>();
-        assert!(pieces.concat() == expected.into_bytes());
-        // An error ends the writing.
-        assert_eq!(vocabulary.to_tsv(|_| Err("full")), Err("full"));
-    }
-
-    #[test]
-    fn a_hashed_row_is_plain_xxh3() {
-        // The reference value of XXH3 (64 bits, seed 0) for no bytes.
-        assert_eq!(hash_row(b"", u64::MAX), 0x2d06_8005_38d3_94c2);
-        assert_eq!(hash_row(b"0a1b2c3d", 1000), xxh3_64(b"0a1b2c3d") % 1000);
-    }
-
-    #[test]
-    fn invalid_vocabularies_are_refused_with_the_line() {
-        for (text, what) in [
-            ("", "does not end"),
-            ("a\t1\n", "line 1: the first row"),
-            ("\\*\t1\nb\n", "line 2: no tab"),
-            ("\\*\t1\nb\t-1\n", "line 2: no count"),
-            ("\\*\t1\n\\q\t1\n", "line 2: a backslash"),
-            ("\\*\t1\na\t1\na\t1\n", "line 3: the category is listed twice"),
-        ] {
-            let refusal = Vocabulary::from_tsv(text.as_bytes()).unwrap_err();
-            assert!(refusal.what.contains(what), "{text:?}: {refusal}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn parsing_restores_any_vocabulary(
-            counts in prop::collection::btree_map(prop::collection::vec(any::<u8>(), 0..24), 0..5u64, 0..40),
-        ) {
-            let vocabulary = Vocabulary::from_counts(counts, 1);
-            prop_assert_eq!(Vocabulary::from_tsv(&text_of(&vocabulary)).unwrap(), vocabulary);
-        }
-
-        #[test]
-        fn arbitrary_bytes_do_not_panic(
-            text in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(&b"\\*\t\n1x"[..])], 0..80),
-        ) {
-            let _ = Vocabulary::from_tsv(&text);
-            let _ = Vocabulary::from_tsv(&[b"\\*\t0\n", &text[..], b"\n"].concat());
-        }
-    }
-}
+mod tests;
