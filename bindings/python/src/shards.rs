@@ -63,7 +63,7 @@ pub(crate) fn learn(
     let source = Source::of(options, &mut common)?;
     options.all_are_known("")?;
     let Some(rows) = OnceRows::of(ROWS, rows, &needed_columns(&source, ROWS, &common.split))? else {
-        return Ok(Partial(Mutex::new(Some(None))));
+        return Ok(Partial(Mutex::new(PartialState::NoRows)));
     };
     let partial = rows.read(true, common, |common| {
         let partial = match source {
@@ -73,7 +73,7 @@ pub(crate) fn learn(
         };
         partial.map_err(data_error)
     })?;
-    Ok(Partial(Mutex::new(Some(Some(partial)))))
+    Ok(Partial(Mutex::new(PartialState::Learned(Box::new(partial)))))
 }
 
 /// What :func:`learn` has learned from a piece of the rows: a table of entries for Arrow's libraries, such as
@@ -83,7 +83,15 @@ pub(crate) fn learn(
 /// same column and value may be added up, by an engine's group-by for example; one entry, whose column has an empty
 /// name, has the statistics of the piece. A partial is read once: keep the table to use it again.
 #[pyclass(module = "rankine", frozen)]
-pub(crate) struct Partial(Mutex<Option<Option<rankine_reader::convert::Partial>>>);
+pub(crate) struct Partial(Mutex<PartialState>);
+
+enum PartialState {
+    /// There are no entries.
+    NoRows,
+    Learned(Box<rankine_reader::convert::Partial>),
+    /// The entries were handed out.
+    Read,
+}
 
 #[pymethods]
 impl Partial {
@@ -95,13 +103,16 @@ impl Partial {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // The consumer casts, as the protocol allows.
         drop(requested_schema);
-        let taken = self.0.lock().expect("taking does not panic").take();
-        let partial =
-            taken.ok_or_else(|| data_error("the entries of this partial were read already: keep them"))?;
+        let mut state = self.0.lock().expect("replacing does not panic");
         let (sender, receiver) = sync_channel(BATCHES_MAX);
-        if let Some(partial) = partial {
-            thread::spawn(move || send(partial, &sender));
+        match std::mem::replace(&mut *state, PartialState::Read) {
+            PartialState::NoRows => drop(sender),
+            PartialState::Learned(partial) => drop(thread::spawn(move || send(*partial, &sender))),
+            PartialState::Read => {
+                return Err(data_error("the entries of this partial were read already: keep them"));
+            }
         }
+        drop(state);
         let batches = RecordBatchIterator::new(receiver.into_iter(), entry_schema());
         let reader: Box<dyn RecordBatchReader + Send> = Box::new(batches);
         PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(reader), c"arrow_array_stream")

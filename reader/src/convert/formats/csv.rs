@@ -13,6 +13,7 @@ use crate::convert::number;
 use crate::convert::rows::fault::{BadReason, Fault};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::source::{NamedTarget, RequiredColumns};
+use crate::convert::rows::weights::{WeightedColumn, count_parts, wrong_weight};
 use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::text::fields::{FieldRules, Fields, Plain};
 use crate::convert::text::lines::{Limits, LineRules, Source};
@@ -31,7 +32,7 @@ struct CsvParser {
     /// The targets of each field; a field may be used more than once.
     targets: Vec<Vec<Target>>,
     /// The categorical columns with weights, and the fields of these.
-    weighted: Vec<WeightedColumn>,
+    weighted: Vec<WeightedColumn<Finder<'static>>>,
     /// The numbers of the labels that the file lacks.
     labels_absent: Vec<usize>,
     /// Whether the schema has a weight but the file does not.
@@ -64,18 +65,6 @@ enum Target {
         number: usize,
         separator: Finder<'static>,
     },
-}
-
-/// A categorical column with weights.
-#[derive(Debug)]
-struct WeightedColumn {
-    number: usize,
-    name: String,
-    /// The field of its weights.
-    field: usize,
-    /// The field of its categories.
-    of: usize,
-    separator: Finder<'static>,
 }
 
 /// A column that a file lacks.
@@ -297,7 +286,7 @@ impl CsvParser {
                 let field = feature(weights)?;
                 let (name, separator) = (column.name.clone(), separator.clone());
                 targets[field].push(Target::Weights { number, separator: separator.clone() });
-                weighted.push(WeightedColumn { number, name, field, of, separator });
+                weighted.push(WeightedColumn { number, name, weights: field, categories: of, separator });
             }
             let target = match column.vocabulary {
                 VocabularyKind::Exact { .. } | VocabularyKind::Hash => Target::Keys { number, separator },
@@ -336,7 +325,7 @@ impl CsvParser {
         match fields.next() {
             None => match self.weighted.iter().find(|of| !rows.categories[of.number].is_weighted()) {
                 None => Ok(()),
-                Some(of) => fault(BadReason::WeightCount, Some(of.field as u32)),
+                Some(of) => fault(BadReason::WeightCount, Some(of.weights as u32)),
             },
             Some(_) if self.fields.all(line).is_none() => fault(BadReason::Quote, None),
             Some(_) => fault(BadReason::FieldCount, None),
@@ -412,36 +401,19 @@ impl CsvParser {
 
     /// Returns the first part of a field that is not a weight.
     fn wrong_weight(&self, field: Option<u32>, fields: &[Cow<'_, [u8]>]) -> Option<String> {
-        let field = field? as usize;
-        self.weighted.iter().filter(|column| column.field == field).find_map(|column| {
-            let mut wrong = None;
-            // It ends at a wrong weight.
-            let _ = self.each_category(fields.get(field)?, &column.separator, |weight| {
-                let is_weight = number::parse_weight(weight).is_some();
-                wrong = (!is_weight).then(|| excerpt(weight));
-                if is_weight { Ok(()) } else { Err(BadReason::BagWeight) }
-            });
-            wrong
-        })
+        let text = fields.get(field? as usize)?;
+        let mut columns = WeightedColumn::with_weights_in(&self.weighted, field.map(|field| field as usize));
+        columns.find_map(|column| wrong_weight(|take| self.each_category(text, &column.separator, take)))
     }
 
     /// Describes a row with another number of weights, which are in `field`, than of categories.
     fn describe_weight_count(&self, field: Option<u32>, fields: &[Cow<'_, [u8]>]) -> String {
-        let count = |field: usize, separator| {
-            let mut count = 0;
-            // A row with too many has another fault.
-            let _ = self.each_category(fields.get(field).map_or(b"", |text| text), separator, |_| {
-                count += 1;
-                Ok(())
-            });
-            count
+        let count = |field: usize, separator: &Finder<'static>| {
+            let text = fields.get(field).map_or(&b""[..], |text| text);
+            count_parts(|take| self.each_category(text, separator, take))
         };
-        let of_field = self.weighted.iter().filter(|column| Some(column.field as u32) == field);
-        let mut counted = of_field.map(|WeightedColumn { name, field, of, separator, .. }| {
-            (name, (count(*field, separator), count(*of, separator)))
-        });
-        let differs = counted.find(|(_, (weights, categories))| weights != categories);
-        differs.map_or_else(String::new, |(name, counts)| number::weight_count(counts, name))
+        let mut columns = WeightedColumn::with_weights_in(&self.weighted, field.map(|field| field as usize));
+        columns.find_map(|column| column.describe_count(count)).unwrap_or_default()
     }
 
     /// Calls `take` with each category of a field.

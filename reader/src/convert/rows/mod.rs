@@ -9,6 +9,7 @@ pub(crate) mod split;
 #[cfg(feature = "parquet")]
 pub(crate) mod tables;
 pub(crate) mod value_type;
+pub(crate) mod weights;
 
 use crate::key::ShortKey;
 use crate::key::compact::CompactKey;

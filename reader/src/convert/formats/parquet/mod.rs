@@ -19,6 +19,7 @@ use crate::convert::rows::selection::Selection;
 use crate::convert::rows::source::{NamedTarget, PartRows, RequiredColumns, RowSource, Span};
 use crate::convert::rows::split::ColumnSplit;
 use crate::convert::rows::value_type::ValueUse;
+use crate::convert::rows::weights::WeightedColumn;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::lines::Source;
 use crate::origin::{ColumnSources, LabelRule};
@@ -63,7 +64,7 @@ struct ParquetFile {
     leaves: Vec<Leaf>,
     actions: Vec<Action>,
     /// The categorical columns with weights.
-    weighted: Vec<WeightedColumn>,
+    weighted: Vec<WeightedColumn<Option<String>>>,
     /// The numbers of the leaves whose texts are kept.
     kept: Vec<usize>,
     /// The number of the leaf that rows are split by, if there is one.
@@ -79,17 +80,6 @@ struct Action {
     /// Its number among the leaves that are read.
     leaf: usize,
     target: Target,
-}
-
-/// A categorical column with weights.
-#[derive(Debug)]
-struct WeightedColumn {
-    number: usize,
-    name: String,
-    /// The leaf of its weights.
-    leaf: usize,
-    /// The leaf of its categories.
-    of: usize,
 }
 
 #[derive(Debug)]
@@ -199,9 +189,10 @@ pub(crate) fn parquet_source(
             let Some(weights) = &from.weights else { continue };
             let (wanted, may_be_list) = values_of_weights(from.separator.is_some());
             let (leaf, _) = leaf(weights, wanted, may_be_list)?.ok_or_else(|| lacks(weights))?;
-            let target = Target::Weights { number, separator: from.separator.clone() };
+            let (name, separator) = (column.name.clone(), from.separator.clone());
+            let target = Target::Weights { number, separator: separator.clone() };
             actions.push(Action { leaf, target });
-            weighted.push(WeightedColumn { number, name: column.name.clone(), leaf, of });
+            weighted.push(WeightedColumn { number, name, weights: leaf, categories: of, separator });
         }
         let (kept, split, source) = (Vec::new(), None, Arc::new(source));
         Ok(ParquetFile { rows, leaves, actions, weighted, kept, split, labels_absent, weight_absent, source })
@@ -301,45 +292,6 @@ impl ParquetFile {
         Ok(())
     }
 
-    /// Describes a row with another number of weights, which are in a leaf, than of categories.
-    fn describe_weight_count(&self, chunk: &ParquetChunk, row: usize, leaf: Option<usize>) -> String {
-        let values = |leaf: usize| &chunk.decoded.columns[leaf];
-        let separator = |number: usize| {
-            self.actions.iter().find_map(|action| match &action.target {
-                Target::Weights { number: own, separator } if *own == number => separator.as_deref(),
-                _ => None,
-            })
-        };
-        let count = |leaf: usize, separator: Option<&str>| {
-            let Some(separator) = separator else { return values(leaf).of_row(row).len() };
-            let mut count = 0;
-            for at in values(leaf).of_row(row) {
-                let counted = values(leaf).get(at).with_text(&mut Vec::new(), |text| {
-                    each_part(text, separator, |_| {
-                        count += 1;
-                        Ok(())
-                    })
-                });
-                debug_assert!(counted.is_ok());
-            }
-            count
-        };
-        for WeightedColumn { number, name, leaf, of } in
-            self.weighted.iter().filter(|column| Some(column.leaf) == leaf)
-        {
-            if values(*of).has_nulls(row) {
-                return format!(
-                    "a category of {name} is null, so that it is unclear which one a weight belongs to"
-                );
-            }
-            let counts = (count(*leaf, separator(*number)), count(*of, separator(*number)));
-            if counts.0 != counts.1 {
-                return number::weight_count(counts, name);
-            }
-        }
-        String::new()
-    }
-
     fn push(
         &self,
         chunk: &ParquetChunk,
@@ -358,7 +310,7 @@ impl ParquetFile {
                 return Err(Fault { reason, field: Some(*leaf as u32) });
             }
         }
-        for &WeightedColumn { number, leaf, of, .. } in &self.weighted {
+        for &WeightedColumn { number, weights: leaf, categories: of, .. } in &self.weighted {
             // Nulls are left out: it would be unclear which weight belongs to which category.
             let has_nulls = |leaf: usize| chunk.decoded.columns[leaf].has_nulls(row);
             let reason = match rows.categories[number].is_weighted() {
