@@ -16,6 +16,7 @@ use crate::convert::pool::{Pool, Pooled};
 use crate::convert::rows::tables::Tables;
 use crate::convert::text::compressed::Compression;
 use crate::convert::text::divide::{LineReader, Lines};
+use crate::convert::text::input::{Input, MeteredFile};
 use crate::convert::text::quoting::Quoting;
 use crate::convert::text::standard_input::StandardInput;
 use crate::store::{self, Version};
@@ -163,73 +164,6 @@ impl Source {
     }
 }
 
-/// A file that counts the bytes read from it.
-struct MeteredFile<F> {
-    file: F,
-    taken: Arc<AtomicU64>,
-}
-
-impl<F: Read> Read for MeteredFile<F> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let bytes = self.file.read(buffer)?;
-        self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
-        Ok(bytes)
-    }
-}
-
-struct Input {
-    text: Box<dyn Read + Send>,
-    compression: Option<Compression>,
-}
-
-impl Input {
-    /// The text of a file that starts with the bytes `magic`.
-    fn new(path: &Path, magic: &[u8], file: impl Read + Send + 'static) -> Result<Self> {
-        if magic == PARQUET_MAGIC {
-            let what = format!(
-                "{} is a Parquet file, but rows of text are expected: `rankine convert parquet` reads Parquet, and a \
-                 model reads rows in the format of its training data",
-                path.display()
-            );
-            return Err(Error::unsuitable(path, what));
-        }
-        let compression = Compression::of(magic);
-        let text = match compression {
-            Some(compression) => compression.text(file),
-            None => Box::new(file),
-        };
-        Ok(Self { text, compression })
-    }
-
-    /// Fills a buffer starting at `from` until it is full or the input ends; returns the end of the filled bytes.
-    fn fill(&mut self, path: &Path, bytes: &mut [u8], from: usize) -> Result<usize> {
-        let mut end = from;
-        let outcome = loop {
-            match self.text.read(&mut bytes[end..]) {
-                Ok(0) => break Ok(end),
-                Ok(read) => end += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => break Err(error),
-            }
-        };
-        let source = match outcome {
-            Ok(end) => return Ok(end),
-            Err(error) => error,
-        };
-        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
-        match (self.compression, source.kind()) {
-            (Some(compression), UnexpectedEof | InvalidInput | InvalidData) => {
-                let what = format!(
-                    "its {compression} stream is truncated or corrupt ({source}): download the file or \
-                     compress its text again"
-                );
-                Err(Error::damaged(path, None, what))
-            }
-            _ => Err(source).context("read", path),
-        }
-    }
-}
-
 /// What counts as a row of text.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LineRules {
@@ -242,8 +176,6 @@ pub(crate) struct LineRules {
 }
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// The first bytes of every Parquet file.
-pub(crate) const PARQUET_MAGIC: &[u8] = b"PAR1";
 
 /// Some rows of one source. A line too long for a chunk comes in pieces: it counts as a row of the chunk in which it
 /// starts.
@@ -416,7 +348,7 @@ impl<'a> Chunks<'a> {
     /// Starts to read the chunks after the first one by several threads, if that is allowed and possible.
     fn start_middle(&mut self, source: &Source, at: u64) -> Result<()> {
         let is_divided = self.limits.readers.get() > 1 && self.rules.quoting.is_none();
-        let is_plain = self.input.as_ref().is_some_and(|input| input.compression.is_none());
+        let is_plain = self.input.as_ref().is_some_and(|input| !input.is_compressed());
         let is_other = self.peek || self.within_line || source.standard_input.is_some();
         if !is_divided || !is_plain || is_other {
             return Ok(());
@@ -438,7 +370,7 @@ impl<'a> Chunks<'a> {
             if let Some(mut file) = source.open_local()? {
                 file.skip_to(middle.at());
                 let text = Box::new(MeteredFile { file, taken: Arc::clone(&self.taken) });
-                self.input = Some(Input { text, compression: None });
+                self.input = Some(Input::plain(text));
             }
             self.middle = None;
             return Ok(None);

@@ -3,6 +3,7 @@
 pub(crate) mod compressed;
 pub(crate) mod divide;
 pub(crate) mod fields;
+pub(crate) mod input;
 pub(crate) mod lines;
 pub(crate) mod local_file;
 pub(crate) mod quoting;
