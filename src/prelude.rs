@@ -33,8 +33,9 @@ pub use rankine_engine::training::{
 };
 #[doc(inline)]
 pub use rankine_job::{
-    Adagrad, Adam, Conflict, Cosine, Dcnv2, DeepFm, Dlrm, Feature, Ftrl, Head, Job, JobError, Kind, Momentum,
-    Problem, RowwiseAdagrad, Settings, Sgd, Step, Table, WarmupPolynomial, WideDeep,
+    Adagrad, Adam, Conflict, Cosine, Dcnv2, DeepFm, DinAttention, Dlrm, DotAttention, Feature, Ftrl, Head,
+    Job, JobError, Kind, MeanAttention, Momentum, Problem, RowwiseAdagrad, Settings, Sgd, Step, Table,
+    WarmupPolynomial, WideDeep,
 };
 #[doc(inline)]
 pub use rankine_model::evaluation::{EvalMetrics, EvalSummary, HeadMetrics, Metrics, RowCounts};

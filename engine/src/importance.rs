@@ -8,6 +8,7 @@ use rankine_base::{Error, Stop};
 use rankine_embedding::random::philox4x32;
 use rankine_engine_cpu::CpuModel;
 use rankine_model::evaluation::{EvalMetrics, Evaluation, JudgedHead, Metrics};
+use rankine_reader::schema::Categorical;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Bags, BatchStream, Dataset, Part, Samples, Schema};
 use serde::Serialize;
@@ -41,9 +42,9 @@ pub struct Importance {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ColumnImportance {
-    /// The column's name.
+    /// The name of the column, or of the sequence, whose columns are permuted together.
     pub column: String,
-    /// "dense" or "categorical".
+    /// "dense", "categorical" or "sequence".
     pub kind: &'static str,
     /// What its permutation costs the first head; absent if no sample has the label.
     #[serde(flatten)]
@@ -71,9 +72,11 @@ impl MetricsLoss {
     }
 }
 
-/// A column of the dataset, with the categorical columns that are computed from its numbers.
+/// A column of the dataset, with the categorical columns that are computed from its numbers; or a sequence, whose
+/// columns stay together.
 struct Column<'a> {
     name: &'a str,
+    kind: &'static str,
     dense: Option<usize>,
     categorical: Vec<usize>,
 }
@@ -87,16 +90,27 @@ impl<'a> Column<'a> {
         };
         let dense = schema.dense.iter().enumerate().map(|(number, column)| Self {
             name: &column.name,
+            kind: "dense",
             dense: Some(number),
             categorical: buckets_of(&column.name),
         });
-        let stored = schema.categorical.iter().enumerate().filter(|(_, column)| column.buckets().is_none());
+        let alone =
+            |column: &Categorical| column.buckets().is_none() && schema.sequence_of(&column.name).is_none();
+        let stored = schema.categorical.iter().enumerate().filter(|(_, column)| alone(column));
         let categorical = stored.map(|(number, column)| Self {
             name: &column.name,
+            kind: "categorical",
             dense: None,
             categorical: vec![number],
         });
-        dense.chain(categorical).collect()
+        let sequences = schema.sequences.iter().zip(schema.columns_of_sequences());
+        let sequences = sequences.map(|(sequence, categorical)| Self {
+            name: &sequence.name,
+            kind: "sequence",
+            dense: None,
+            categorical,
+        });
+        dense.chain(categorical).chain(sequences).collect()
     }
 }
 
@@ -133,7 +147,7 @@ impl Permutations<'_> {
             };
             found.push(ColumnImportance {
                 column: column.name.to_owned(),
-                kind: if column.dense.is_some() { "dense" } else { "categorical" },
+                kind: column.kind,
                 first: MetricsLoss::between(undisturbed.first, after.first),
                 heads: heads.map(loss).collect(),
             });
@@ -271,7 +285,7 @@ mod tests {
             ..Samples::default()
         };
         let mut batch = all.slice(1..3);
-        let column = Column { name: "a", dense: Some(1), categorical: vec![0] };
+        let column = Column { name: "a", kind: "dense", dense: Some(1), categorical: vec![0] };
         permute(&mut batch, &all, &column, &[2, 0]);
         assert_eq!(batch.dense, [2.0, 30.0, 3.0, 10.0]);
         assert_eq!(

@@ -103,6 +103,7 @@ fn schema(
         weight: weight.then(|| "weight".into()),
         dense: (0..dense).map(|number| Dense { name: format!("I{number}"), transform }).collect(),
         dense_dtype,
+        sequences: Vec::new(),
         categorical: columns.iter().enumerate().map(categorical).collect(),
     }
 }

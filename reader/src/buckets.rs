@@ -102,6 +102,7 @@ mod tests {
                 weight: None,
                 dense: vec![of.clone()],
                 dense_dtype: dtype,
+                sequences: Vec::new(),
                 categorical: vec![Categorical {
                     name: "age_buckets".into(),
                     rows: 2,

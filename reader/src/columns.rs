@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::convert::Encoder;
 use crate::dataset::{Dataset, FileManifest};
 use crate::origin::RowFormat;
-use crate::schema::Schema;
+use crate::schema::{Schema, Sequence};
 
 /// The columns of a dataset, or of a model that was trained on it. Vocabularies are listed with their checksums; their
 /// bytes are stored in other files.
@@ -98,6 +98,17 @@ impl Columns {
                     mine.name, theirs.rows, theirs.vocabulary, mine.rows, mine.vocabulary
                 ));
             }
+        }
+        if self.schema.sequences != theirs.sequences {
+            let names = |schema: &Schema| match &schema.sequences[..] {
+                [] => "no sequences".to_owned(),
+                some => some.iter().map(Sequence::to_string).collect::<Vec<_>>().join(", "),
+            };
+            return Some(format!(
+                "it has {}, but the model was trained on {}",
+                names(theirs),
+                names(&self.schema)
+            ));
         }
         let differs = self.vocabularies.iter().find(|mine| !other.vocabularies.contains(mine))?;
         let name = &differs.name;

@@ -43,6 +43,14 @@ impl IdRules {
             ));
         }
         for (column, rule) in columns.iter().zip(rules) {
+            if let (OutOfRange::Leave, Some(sequence)) = (rule, schema.sequence_of(&column.name)) {
+                let what = format!(
+                    "ids out of range of column {} cannot be removed: it is part of the sequence {}, whose columns \
+                     have the same number of ids; replace them by a row",
+                    column.name, sequence.name
+                );
+                return Err(Error::columns(Some(&column.name), what));
+            }
             if let OutOfRange::Row(row) = rule
                 && *row >= column.rows
             {
@@ -176,6 +184,7 @@ mod tests {
             weight: None,
             dense: Vec::new(),
             dense_dtype: DenseDtype::F32,
+            sequences: Vec::new(),
             categorical: vec![column],
         };
         let refused = |rules: &[OutOfRange]| IdRules::new(&schema, rules).unwrap_err().to_string();

@@ -43,9 +43,11 @@ mod key;
 mod label;
 mod ordered;
 mod part;
+mod positions;
 mod precomputed;
 mod quantiles;
 mod rng;
+mod sequence;
 mod shape;
 mod split;
 #[cfg(test)]

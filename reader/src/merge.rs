@@ -115,6 +115,9 @@ fn check_alike(shard: &Shard, reference: &Shard, known: &mut Option<KnownColumns
     if a.weight != b.weight {
         return refuse("only one of them has sample weights, or under another name".into());
     }
+    if a.sequences != b.sequences {
+        return refuse("their sequences differ".into());
+    }
     if a.dense_dtype != b.dense_dtype {
         return refuse(format!("numbers are {} in A and {} in B", a.dense_dtype, b.dense_dtype));
     }

@@ -10,6 +10,7 @@ use rankine_base::error::{Error, Result};
 pub use crate::hotness::Hotness;
 pub use crate::label::Label;
 use crate::label::is_share;
+pub use crate::sequence::{Keep, Sequence, UnequalLengths};
 
 /// The maximum number of ids per bag, which bounds the memory that a few bytes can request.
 pub const HOTNESS_MAX: u32 = 1 << 16;
@@ -30,6 +31,9 @@ pub struct Schema {
     pub dense_dtype: DenseDtype,
     /// Categorical features: each sample has a bag of ids.
     pub categorical: Vec<Categorical>,
+    /// Categorical features whose bags have the same number of ids in each sample.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sequences: Vec<Sequence>,
 }
 
 /// The storage type of dense features.
@@ -274,8 +278,7 @@ impl Schema {
 
     /// Returns the schema without the columns that are computed from others.
     pub fn stored(&self) -> Self {
-        let Self { labels, weight, dense, dense_dtype, .. } = self.clone();
-        Self { labels, weight, dense, dense_dtype, categorical: self.stored_categorical().to_vec() }
+        Self { categorical: self.stored_categorical().to_vec(), ..self.clone() }
     }
 
     /// Checks what the types cannot express.
@@ -328,6 +331,7 @@ impl Schema {
             }
         }
         self.check_buckets()?;
+        self.check_sequences()?;
         for Label { name, negatives_kept } in &self.labels {
             if let Some(share) = negatives_kept.filter(|&share| !is_share(share)) {
                 let what = format_args!("has negatives_kept {share}: a share is above 0 and at most 1");
@@ -508,6 +512,7 @@ mod tests {
             weight: Some("weight".into()),
             dense: vec![Dense { name: "age".into(), transform }],
             dense_dtype: DenseDtype::F16,
+            sequences: Vec::new(),
             categorical: vec![column("film"), Categorical { shares: Some("film".into()), ..column("last") }],
         }
     }
@@ -641,6 +646,7 @@ mod tests {
                 weight: weight.then(|| "weight".into()),
                 dense: vec![schema().dense[0].clone(); dense],
                 dense_dtype: dtype,
+                sequences: Vec::new(),
                 categorical: vec![Categorical { rows, hotness: Hotness::Ragged { max }, ..column("c") }],
             };
             schema.default_block_samples()

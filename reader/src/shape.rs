@@ -172,6 +172,7 @@ impl Shape {
             weight: None,
             dense: (1..=self.dense).map(|column| Dense { name: format!("I{column}"), transform }).collect(),
             dense_dtype: DenseDtype::F16,
+            sequences: Vec::new(),
             categorical: self.rows.iter().enumerate().map(categorical).collect(),
         }
     }

@@ -20,7 +20,8 @@ use rankine_reader::dataset::{self, Manifest};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::origin::Origin;
 use rankine_reader::schema::{
-    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, VocabularyKind,
+    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Keep, Label, Pooling, Sequence,
+    VocabularyKind,
 };
 use rankine_reader::write::DatasetWriter;
 use rankine_reader::{Dataset, Part, Samples, Schema, statistics};
@@ -311,7 +312,12 @@ fn read_manifest(text: &str) -> (Value, u64) {
     let envelope: RawObject = serde_json::from_str(text).unwrap();
     assert_eq!(envelope.keys().collect::<Vec<_>>(), ["content", "format", "kind", "xxh3"]);
     assert_eq!(envelope["kind"].get(), "\"rankine dataset\"");
-    let format = if envelope["content"].get().contains("\"weighted\"") { 4 } else { constants()["FORMAT"] };
+    let has = |key: &str| envelope["content"].get().contains(key);
+    let format = match (has("\"sequences\""), has("\"weighted\"")) {
+        (true, _) => 5,
+        (false, true) => 4,
+        (false, false) => constants()["FORMAT"],
+    };
     assert_eq!(envelope["format"].get(), format.to_string());
     let content = envelope["content"].get();
     assert_eq!(envelope["xxh3"].get(), format!("\"{:016x}\"", xxh3_64(content.as_bytes())));
@@ -605,6 +611,43 @@ fn the_document_suffices_for_weights_missing_labels_and_single_precision() {
 }
 
 #[test]
+fn the_document_suffices_for_sequences() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("data");
+    let mut schema = example_schema();
+    let sequence = |name: &str, columns: &[&str], keep| Sequence {
+        name: name.into(),
+        columns: columns.iter().map(|&column| column.to_owned()).collect(),
+        max: 3,
+        keep,
+    };
+    schema.categorical[0].hotness = Hotness::Ragged { max: 3 };
+    schema.sequences = vec![sequence("visits", &["tags", "site"], Keep::Last)];
+    let mut samples = Samples::new(&schema);
+    samples.len = 700;
+    for i in 0..700u64 {
+        samples.labels[0].push((i % 2) as f32);
+        samples.dense.push(0.5);
+        samples.categorical[0].push((0..i % 4).map(|k| (i * 13 + k) % 1000));
+        samples.categorical[1].push((0..i % 4).map(|k| (i + k) % 50));
+    }
+    write(&dir, &schema, 300, &samples);
+    assert_eq!(check(&dir), 3);
+    assert_eq!(Dataset::open(&dir).unwrap().schema(), &schema);
+
+    // Blocks in which the columns differ in size are refused.
+    samples.categorical[1] = Default::default();
+    (0..700).for_each(|_| samples.categorical[1].push([7]));
+    let mut untied = schema.clone();
+    untied.sequences.clear();
+    let id = BlockId { dataset: 1, part: Part::Eval, index: 2 };
+    let bytes = block::encode(&untied, id, &samples).unwrap();
+    let block = Block::parse(&bytes, &schema).unwrap();
+    let refused = block.decode_into(&schema, &mut Samples::new(&schema)).unwrap_err().to_string();
+    assert!(refused.contains("column site has 0 ids and column tags has 1"), "{refused}");
+}
+
+#[test]
 fn the_document_suffices_for_ids_of_any_width() {
     let fields = Fields::of_document();
     for bits in 0..=64 {
@@ -640,6 +683,7 @@ fn example_schema() -> Schema {
         weight: None,
         dense: vec![Dense { name: "price".into(), transform: DenseTransform::plain(DenseFunction::None) }],
         dense_dtype: DenseDtype::F16,
+        sequences: Vec::new(),
         categorical: vec![
             column("site", 1000, Hotness::Fixed(1)),
             column("tags", 50, Hotness::Ragged { max: 3 }),

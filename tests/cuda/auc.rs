@@ -75,6 +75,7 @@ fn judged(heads: &[HeadSpec], words: &mut Words) -> Vec<JudgedHead> {
         weight: None,
         dense: Vec::new(),
         dense_dtype: DenseDtype::F32,
+        sequences: Vec::new(),
         categorical: Vec::new(),
     });
     JudgedHead::of_heads(heads, &trained_on, &evaluated_on)

@@ -102,6 +102,7 @@ impl Dataset {
             weight: (words.below(2) == 0).then(|| "weight".into()),
             dense: (0..words.below(15)).map(dense).collect(),
             dense_dtype: words.one_of(&[DenseDtype::F16, DenseDtype::F32]),
+            sequences: Vec::new(),
             categorical,
         };
         let block_samples = words.one_of(&[1, 100, 256, 700, 2000]);
@@ -229,6 +230,7 @@ impl Slot {
             heads: schema.labels.iter().enumerate().map(head).rev().collect(),
             tables: Vec::new(),
             features: schema.categorical.iter().map(|column| feature_of(0, column)).collect(),
+            attention: Vec::new(),
         };
         let columns = schema.categorical.iter().map(|column| match column.hotness {
             schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
@@ -397,6 +399,7 @@ pub(crate) fn is_the_same_however_it_is_fed(
             })
             .collect(),
         features: columns.map(|(table, column)| feature_of(table, column)).collect(),
+        attention: Vec::new(),
     };
     let setup = ModelSetup {
         model: Model::sgd(spec, 0.001),

@@ -149,6 +149,7 @@ impl Training {
             heads: (0..heads).map(head).collect(),
             features: (0..hotness.len()).map(feature).collect(),
             tables,
+            attention: Vec::new(),
         };
         let mut rules = TrainingRules::sgd(&spec, 0.1);
         // The products of all pairs of vectors are added directly to the logits, where rounding errors grow fast.

@@ -16,6 +16,7 @@ mod lost_folder;
 mod memory;
 mod prelude;
 mod ranker;
+mod sequences;
 mod starter;
 mod trainer;
 mod training;

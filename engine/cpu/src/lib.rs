@@ -8,12 +8,14 @@
 
 #![forbid(unsafe_code)]
 
+mod attention;
 mod dense;
 mod interaction;
 mod loss;
 mod memory;
 mod mlp;
 mod model;
+mod positions;
 mod ranks;
 mod replica;
 mod scoring;

@@ -4,6 +4,7 @@
 use rankine_cpu::Operand;
 use rankine_model::{MlpSpec, ModelSpec};
 
+use super::attention::Attention;
 use super::interaction::{InteractionPart, floats};
 use super::replica::ROUND_TILES_PER_THREAD;
 use super::tiles::tile_samples;
@@ -14,6 +15,10 @@ use super::tiles::tile_samples;
 pub fn step_bytes(spec: &ModelSpec, samples: usize, scored: usize, threads: usize) -> u64 {
     let tiles = tiles_bytes(spec, samples, threads.saturating_mul(ROUND_TILES_PER_THREAD));
     let of_samples = floats(samples, spec.vector_elements() + spec.heads.len());
+    let keys = spec.attention.iter().map(|attention| {
+        floats(samples, spec.key_elements(attention)).saturating_mul(attention.length_max as u64)
+    });
+    let of_samples = keys.fold(of_samples, u64::saturating_add);
     tiles.saturating_add(of_samples).saturating_add(scoring_bytes(spec, scored, threads))
 }
 
@@ -39,6 +44,11 @@ fn tile_bytes(spec: &ModelSpec, samples: usize) -> u64 {
         first_order,
         InteractionPart::bytes(spec, samples),
     ]);
+    let attention = spec.attention.iter().zip(&layout.attention).map(|(attention, mlp)| {
+        let rows = samples.saturating_mul(attention.length_max);
+        Attention::bytes(spec, attention, samples).saturating_add(mlp_bytes(mlp, rows))
+    });
+    let parts = parts.chain(attention);
     parts.fold(0, u64::saturating_add)
 }
 

@@ -1,5 +1,6 @@
 //! The dense parts of a model and the buffers of a step: one replica per rank, and one for a model on a single rank.
 
+use std::mem;
 use std::ops::Range;
 
 use rankine_model::ModelSpec;
@@ -8,8 +9,9 @@ use rayon::prelude::*;
 
 use super::loss::HeadLabels;
 use super::mlp::{Accumulation, weight_gradients};
+use super::positions::{PositionSlots, SequenceKeys, take_front};
 use super::tables::LookUp;
-use super::tile::{Parts, Tile};
+use super::tile::{Parts, Tile, TileGradients};
 use super::tiles::{ScoringBuffers, scorer, tile_samples};
 use super::verdict;
 
@@ -20,6 +22,7 @@ pub(super) const ROUND_TILES_PER_THREAD: usize = 8;
 #[derive(Debug)]
 pub(super) struct Replica {
     pub(super) parts: Parts,
+    sequences: Vec<SequenceKeys>,
     // Buffers of a step; their contents are undefined between steps.
     gradients: Vec<f32>,
     vector_gradients: Vec<f32>,
@@ -33,7 +36,7 @@ pub(super) struct Replica {
 pub(super) struct BackwardResult<'a> {
     /// The weighted sum of losses, one per head.
     pub(super) loss_sums: Vec<f64>,
-    /// `[sample, vector elements]`
+    /// `[sample, vector elements]`, then the gradients with respect to keys: see [`PositionSlots`].
     pub(super) vector_gradients: &'a [f32],
     /// Whether all of these are finite and within bounds.
     pub(super) vectors_finite: bool,
@@ -65,6 +68,7 @@ impl Replica {
             logit_gradients: Vec::new(),
             tiles: Vec::new(),
             scoring: ScoringBuffers::default(),
+            sequences: SequenceKeys::all(&spec),
             parts: Parts::new(spec, parameters),
         }
     }
@@ -87,7 +91,11 @@ impl Replica {
         tables: &impl LookUp,
     ) -> BackwardResult<'_> {
         let elements = self.parts.spec.vector_elements();
-        self.vector_gradients.resize(batch.len * elements, 0.0);
+        let slots = PositionSlots::new(&self.sequences, batch, batch.len * elements);
+        let mut all_gradients = mem::take(&mut self.vector_gradients);
+        all_gradients.resize(slots.end(), 0.0);
+        let (vector_gradients, key_gradients) = all_gradients.split_at_mut(batch.len * elements);
+        let mut key_gradients = slots.split(key_gradients);
         self.logit_gradients.resize(batch.len * heads.len(), 0.0);
         if batch.len == 0 {
             // Otherwise tiles of an earlier batch would be summed.
@@ -102,15 +110,21 @@ impl Replica {
                 sum = Accumulation::Continue;
             }
             self.prepare_tiles(&round, tile_samples);
-            let Self { parts, tiles, vector_gradients, logit_gradients, .. } = self;
+            let Self { parts, sequences, tiles, logit_gradients, .. } = self;
             let parts = &*parts;
-            let of_tiles = vector_gradients[round.start * elements..].par_chunks_mut(tile_samples * elements);
-            let logit_gradients = &mut logit_gradients[round.start * heads.len()..];
-            let of_tiles = of_tiles.zip(logit_gradients.par_chunks_mut(tile_samples * heads.len()));
-            tiles.par_iter_mut().zip(of_tiles).for_each(|(tile, (vector_gradients, logit_gradients))| {
+            let vectors = vector_gradients[round.start * elements..].chunks_mut(tile_samples * elements);
+            let logits = logit_gradients[round.start * heads.len()..].chunks_mut(tile_samples * heads.len());
+            let of_tiles = tiles.iter().zip(vectors.zip(logits)).map(|(tile, (vectors, logits))| {
+                let counts = sequences.iter().map(|sequence| sequence.key_elements(batch, &tile.samples));
+                let keys = key_gradients.iter_mut().zip(counts);
+                let keys = keys.map(|(rest, count)| take_front(rest, count)).collect();
+                TileGradients { vectors, keys, logits }
+            });
+            let of_tiles: Vec<_> = of_tiles.collect();
+            tiles.par_iter_mut().zip(of_tiles).for_each(|(tile, mut of_tile)| {
                 parts.forward(tables, batch, tile);
-                parts.backward(heads, tile, vector_gradients, logit_gradients);
-                let gradients = (&*vector_gradients, &*logit_gradients);
+                parts.backward(heads, tile, &mut of_tile);
+                let gradients = (&*of_tile.vectors, &*of_tile.logits);
                 tile.vectors_finite &=
                     verdict::weighted_within_bounds(&parts.spec, batch, tile.samples.clone(), gradients);
             });
@@ -119,6 +133,7 @@ impl Replica {
                 vectors_finite &= tile.vectors_finite;
             }
         }
+        self.vector_gradients = all_gradients;
         let Self { parts, gradients, vector_gradients, logit_gradients, tiles, .. } = self;
         let dense = DenseStep { parts, tiles, sum, gradients };
         BackwardResult { loss_sums, vector_gradients, vectors_finite, logit_gradients, dense }

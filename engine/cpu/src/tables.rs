@@ -10,10 +10,15 @@ use rayon::prelude::*;
 
 use rankine_model::ModelSpec;
 
+use super::positions::{Attribute, OneIdEach, PositionSlots, SequenceKeys};
+
 /// Where a tile gets the vectors of its ids from.
 pub(super) trait LookUp: Sync {
     /// Writes the pooled embeddings of some samples of a batch into their `vectors`.
     fn pool(&self, batch: &Samples, samples: &Range<usize>, vectors: &mut [f32]);
+
+    /// Writes the keys of some positions of a sequence of a batch, one after another.
+    fn keys(&self, batch: &Samples, sequence: usize, positions: Range<usize>, keys: &mut [f32]);
 
     /// Adds the first-order terms of some samples of a batch to their `logits`.
     fn add_first_order(
@@ -30,6 +35,10 @@ pub(super) trait LookUp: Sync {
 pub(super) struct ModelTables {
     shared: Vec<SharedTable>,
     heads: usize,
+    /// Elements of all vectors of a sample.
+    vector_elements: usize,
+    sequences: Vec<SequenceKeys>,
+    one_id_each: OneIdEach,
 }
 
 /// A table and the columns that look it up.
@@ -50,15 +59,43 @@ struct TableFeature {
     weighted: bool,
     /// The position of its vector among those of a sample.
     slot: FeatureSlot,
+    /// If attention reads it, its place in the keys: its rows are not pooled.
+    attribute: Option<Attribute>,
     /// Its first-order terms, one element per head.
     wide: Option<Table>,
     wide_route: Route,
 }
 
+/// A batch, with the places of its keys among the gradients.
+#[derive(Clone, Copy)]
+struct Placed<'a> {
+    batch: &'a Samples,
+    sequences: &'a [SequenceKeys],
+    slots: &'a PositionSlots,
+    one_id_each: &'a OneIdEach,
+}
+
 impl TableFeature {
+    /// Its bags, pooled into vectors in a slot.
     fn of<'a>(&self, batch: &'a Samples, slot: FeatureSlot) -> Feature<'a> {
         let bags = bags_of(batch, self.column, self.weighted);
         Feature { bags, pooling: self.pooling, slot }
+    }
+
+    /// Its look-ups in the table that it shares.
+    fn shared<'a>(&self, placed: Placed<'a>) -> Feature<'a> {
+        let Placed { batch, sequences, slots, one_id_each } = placed;
+        match self.attribute {
+            None => self.of(batch, self.slot),
+            Some(attribute) => one_id_each.feature(batch, self.column, slots.slot(attribute, sequences)),
+        }
+    }
+}
+
+impl SharedTable {
+    /// Whether its route also serves the first-order terms of its only feature.
+    fn has_one_route(&self) -> bool {
+        self.features.len() == 1 && self.features[0].attribute.is_none()
     }
 }
 
@@ -89,12 +126,19 @@ impl ModelTables {
                 pooling: feature.pooling,
                 weighted: feature.weighted,
                 slot: FeatureSlot { stride, offset },
+                attribute: Attribute::of(spec, column),
                 wide: tables.next(),
                 wide_route: Route::default(),
             });
             offset += spec.feature_dim(feature);
         }
-        Self { shared, heads: spec.heads.len() }
+        Self {
+            shared,
+            heads: spec.heads.len(),
+            vector_elements: stride,
+            sequences: SequenceKeys::all(spec),
+            one_id_each: OneIdEach::default(),
+        }
     }
 
     /// Returns every table with its number, those of the spec first, then those of first-order terms.
@@ -128,11 +172,17 @@ impl ModelTables {
     /// Sorts a batch's ids by row.
     pub(super) fn route(&mut self, batch: &Samples) {
         let logit_slot = self.logit_slot();
-        self.shared.par_iter_mut().for_each(|SharedTable { table, features, route }| {
-            let of_batch: Vec<_> = features.iter().map(|feature| feature.of(batch, feature.slot)).collect();
+        let Self { shared, vector_elements, sequences, one_id_each, .. } = self;
+        one_id_each.resize(batch);
+        let slots = PositionSlots::new(sequences, batch, batch.len * *vector_elements);
+        let placed = Placed { batch, sequences, slots: &slots, one_id_each };
+        shared.par_iter_mut().for_each(|shared| {
+            let has_one_route = shared.has_one_route();
+            let SharedTable { table, features, route } = shared;
+            let of_batch: Vec<_> = features.iter().map(|feature| feature.shared(placed)).collect();
             route.build(&of_batch, table.spec().rows);
             // A column that is the only one of its table has its rows sorted already.
-            if features.len() > 1 {
+            if !has_one_route {
                 features.par_iter_mut().for_each(|feature| {
                     let Some(wide) = &feature.wide else { return };
                     feature.wide_route.build(&[feature.of(batch, logit_slot)], wide.spec().rows);
@@ -141,8 +191,8 @@ impl ModelTables {
         });
     }
 
-    /// Updates every row that a batch names, once per table, from the gradients with respect to its vectors and its
-    /// logits. [`ModelTables::route`] must have run before.
+    /// Updates every row that a batch names, once per table, from the gradients with respect to its vectors, which
+    /// those with respect to its keys follow, and its logits. [`ModelTables::route`] must have run before.
     pub(super) fn update(
         &mut self,
         batch: &Samples,
@@ -151,15 +201,18 @@ impl ModelTables {
         step: Step,
     ) {
         let logit_slot = self.logit_slot();
-        self.shared.par_iter_mut().for_each(|shared| {
+        let Self { shared, vector_elements, sequences, one_id_each, .. } = self;
+        let slots = PositionSlots::new(sequences, batch, batch.len * *vector_elements);
+        let placed = Placed { batch, sequences, slots: &slots, one_id_each };
+        shared.par_iter_mut().for_each(|shared| {
+            let has_one_route = shared.has_one_route();
             let SharedTable { table, features, route } = shared;
-            let of_batch: Vec<_> = features.iter().map(|feature| feature.of(batch, feature.slot)).collect();
+            let of_batch: Vec<_> = features.iter().map(|feature| feature.shared(placed)).collect();
             table.update(route, &of_batch, vector_gradients, step);
-            let only_column = features.len() == 1;
             features.par_iter_mut().for_each(|feature| {
                 let of_batch = [feature.of(batch, logit_slot)];
                 let Some(wide) = &mut feature.wide else { return };
-                let route = if only_column { &*route } else { &feature.wide_route };
+                let route = if has_one_route { &*route } else { &feature.wide_route };
                 wide.update(route, &of_batch, logit_gradients, step);
             });
         });
@@ -174,8 +227,24 @@ impl ModelTables {
 impl LookUp for ModelTables {
     fn pool(&self, batch: &Samples, samples: &Range<usize>, vectors: &mut [f32]) {
         for shared in &self.shared {
-            for feature in &shared.features {
+            for feature in shared.features.iter().filter(|feature| feature.attribute.is_none()) {
                 shared.table.pool(&feature.of(batch, feature.slot), samples.start, vectors);
+            }
+        }
+    }
+
+    fn keys(&self, batch: &Samples, sequence: usize, positions: Range<usize>, keys: &mut [f32]) {
+        let elements = self.sequences[sequence].elements;
+        for SharedTable { table, features, .. } in &self.shared {
+            for feature in features {
+                let Some(attribute) = feature.attribute.filter(|own| own.sequence == sequence) else {
+                    continue;
+                };
+                let ids = &batch.categorical[feature.column].ids[positions.clone()];
+                let own = attribute.offset..attribute.offset + table.spec().dim;
+                for (key, &id) in keys.chunks_exact_mut(elements).zip(ids) {
+                    key[own.clone()].copy_from_slice(table.weights(id));
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ use rankine_embedding::{Pooling, vectorized};
 use rankine_reader::{Bags, Samples};
 use rankine_topology::Rank;
 
+use super::positions::{Attribute, PositionSlots, SequenceKeys};
 use rankine_model::guard::{
     DENSE_SQUARES_MAX, FoundOn, NonFinite, SkipReason, StepOutcome, VECTOR_GRADIENT_MAX,
 };
@@ -27,8 +28,8 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Creates the findings of one rank on its samples. `vector_gradients` are `[sample, vector elements]`; `finite` is
-    /// whether all of them are finite and within bounds.
+    /// Creates the findings of one rank on its samples. `vector_gradients` are `[sample, vector elements]`, then
+    /// those with respect to keys: see [`PositionSlots`]. `finite` is whether all of them are finite and within bounds.
     pub(super) fn new(
         (spec, batch): (&ModelSpec, &Samples),
         (rank, ranks): (Rank, usize),
@@ -110,7 +111,19 @@ fn features_of(spec: &ModelSpec) -> impl Iterator<Item = (usize, &FeatureSpec, R
 }
 
 /// Marks the tables with a row whose gradient is not finite or out of bounds.
-fn mark_tables(spec: &ModelSpec, batch: &Samples, vector_gradients: &[f32], tables: &mut [f64]) {
+fn mark_tables(spec: &ModelSpec, batch: &Samples, gradients: &[f32], tables: &mut [f64]) {
+    let (vector_gradients, _) = gradients.split_at(batch.len * spec.vector_elements());
+    let sequences = SequenceKeys::all(spec);
+    let slots = PositionSlots::new(&sequences, batch, vector_gradients.len());
+    for (column, feature) in spec.features.iter().enumerate() {
+        let Some(attribute) = Attribute::of(spec, column) else { continue };
+        let own = attribute.offset..attribute.offset + spec.feature_dim(feature);
+        let mut keys =
+            gradients[slots.keys(attribute.sequence)].chunks_exact(sequences[attribute.sequence].elements);
+        if keys.any(|key| !all_finite(&key[own.clone()])) {
+            tables[feature.table] = 1.0;
+        }
+    }
     for (sample, row) in vector_gradients.chunks_exact(spec.vector_elements()).enumerate() {
         for (column, feature, own) in features_of(spec) {
             if !within_bounds(&row[own], largest_factor(feature, batch, column, sample)) {
@@ -177,7 +190,7 @@ mod tests {
     use super::*;
     use crate::CpuModel;
     use crate::tests::oracle::{BatchShape, any_spec, random_batch};
-    use rankine_model::{HeadSpec, Interaction, Model};
+    use rankine_model::{AttentionSpec, AttentionUnit, HeadSpec, Interaction, Model};
 
     #[test]
     fn a_vector_gradient_is_found_with_its_table_and_rank() {
@@ -187,15 +200,17 @@ mod tests {
             (any_spec(), 1..9usize, any::<prop::sample::Index>(), prop::sample::select(values.to_vec()));
         let check = |(spec, samples, index, value): (ModelSpec, usize, prop::sample::Index, f32)| {
             let elements = spec.vector_elements();
-            let mut gradients = vec![VECTOR_GRADIENT_MAX; samples * elements];
-            let index = index.index(gradients.len());
-            gradients[index] = value;
-            let finite = value == -VECTOR_GRADIENT_MAX;
-            prop_assert_eq!(all_finite(&gradients), finite);
             // Weights above 1 are in a test of their own.
             let shape = BatchShape { samples, one_hot: false, weighted: false, missing: false };
             let mut batch = random_batch(&spec, shape, 1);
             batch.categorical.iter_mut().for_each(|bags| bags.weights.fill(1.0));
+            let (sequences, vectors) = (SequenceKeys::all(&spec), samples * elements);
+            let slots = PositionSlots::new(&sequences, &batch, vectors);
+            let mut gradients = vec![VECTOR_GRADIENT_MAX; slots.end()];
+            let index = index.index(gradients.len());
+            gradients[index] = value;
+            let finite = value == -VECTOR_GRADIENT_MAX;
+            prop_assert_eq!(all_finite(&gradients), finite);
             let findings = Findings::new((&spec, &batch), (Rank(3), 5), vec![1.0], (&gradients, finite));
             let outcome = findings.verdict(&spec, 0.5, 7.0);
             if finite {
@@ -203,10 +218,18 @@ mod tests {
                 return Ok(());
             }
             let mut ends = spec.bottom_outputs();
-            let feature = spec.features.iter().find(|feature| {
+            let feature = spec.features.iter().enumerate().find(|(number, feature)| {
                 ends += spec.feature_dim(feature);
-                index % elements >= spec.bottom_outputs() && index % elements < ends
+                if index < vectors {
+                    return index % elements >= spec.bottom_outputs() && index % elements < ends;
+                }
+                let Some(attribute) = Attribute::of(&spec, *number) else { return false };
+                let keys = slots.keys(attribute.sequence);
+                let at = index.wrapping_sub(keys.start) % sequences[attribute.sequence].elements;
+                let own = attribute.offset..attribute.offset + spec.feature_dim(feature);
+                keys.contains(&index) && own.contains(&at)
             });
+            let feature = feature.map(|(_, feature)| feature);
             let table = feature.map(|feature| spec.tables[feature.table].name.clone());
             let expected = NonFinite {
                 vector_gradients: true,
@@ -239,6 +262,7 @@ mod tests {
                 pooling: Pooling::Sum,
                 weighted: false,
             }],
+            attention: Vec::new(),
         };
         let model = Model::sgd(spec, 1.0);
         // A hidden unit fed by the dense column and by 2^60 times the embedding, which is 0; then the logit.
@@ -277,6 +301,57 @@ mod tests {
         }
     }
 
+    /// Keys are 0 and weights of positions are 2^60: sums and their gradients are small, and gradients with respect to
+    /// keys are not.
+    #[test]
+    fn gradients_of_keys_are_judged() {
+        let table =
+            |number: usize| TableSpec { name: format!("T{number}"), rows: 1, dim: 1, dtype: Dtype::Fp32 };
+        let feature = |table: usize| FeatureSpec {
+            column: format!("C{table}"),
+            table,
+            pooling: Pooling::Sum,
+            weighted: false,
+        };
+        let unit = AttentionUnit::Din { query: vec![0], hidden: Vec::new() };
+        let spec = ModelSpec {
+            dense_columns: 0,
+            bottom_mlp: Vec::new(),
+            interaction: Interaction::Concat,
+            wide: false,
+            top_mlp: Vec::new(),
+            heads: vec![HeadSpec { label: "L1".into(), label_number: 0, weight: 1.0 }],
+            tables: (0..2).map(table).collect(),
+            features: (0..2).map(feature).collect(),
+            attention: vec![AttentionSpec { sequence: "S".into(), features: vec![1], length_max: 1, unit }],
+        };
+        let model = Model::sgd(spec, 1.0);
+        // The unit's weights and bias; then the logit is the sum of the sequence.
+        let parameters = vec![0.0, 0.0, 0.0, 0.0, 2f32.powi(60), 0.0, 1.0, 0.0];
+        let step = |active: Option<usize>| {
+            let (mut query, mut sequence) = (Bags::default(), Bags::default());
+            for sample in 0..200 {
+                query.push([0]);
+                sequence.push((Some(sample) == active).then_some(0));
+            }
+            let labels = vec![vec![0.0; 200]];
+            let batch =
+                Samples { len: 200, labels, categorical: vec![query, sequence], ..Samples::default() };
+            let tables = model.all_tables().into_iter().map(|(table, rule)| Table::zeroed(table, rule));
+            CpuModel::new(&model, parameters.clone(), tables.collect()).train_step(&batch, 1.0)
+        };
+        assert_eq!(step(None).skipped, None);
+        for sample in [0, 70, 199] {
+            let expected = NonFinite {
+                vector_gradients: true,
+                tables: vec!["T1".into()],
+                found_on: FoundOn::Rank(Rank(0)),
+                ..NonFinite::default()
+            };
+            assert_eq!(step(Some(sample)).non_finite(), Some(&expected), "sample {sample}");
+        }
+    }
+
     /// A gradient within bounds is beyond them once it is multiplied by a weight, of a vector or of a logit; a mean has
     /// no weights above 1.
     #[test]
@@ -290,6 +365,7 @@ mod tests {
             heads: vec![HeadSpec { label: "L1".into(), label_number: 0, weight: 1.0 }],
             tables: vec![TableSpec { name: "C1".into(), rows: 2, dim: 1, dtype: Dtype::Fp32 }],
             features: vec![FeatureSpec { column: "C1".into(), table: 0, pooling, weighted: true }],
+            attention: Vec::new(),
         };
         let mut bags = Bags::default();
         bags.push_weighted([(0, 0.5), (1, 0.25)]);

@@ -55,6 +55,11 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
             format!("GPU training supports at most {HEADS_MAX} heads, not {heads}: {ON_CPU}"),
         );
     }
+    for number in 0..spec.attention.len() {
+        let why =
+            format!("GPUs do not support attention over sequences: {ON_CPU}, or remove the [[attention]]");
+        refuse(format!("attention.{number}.kind"), why);
+    }
     found.extend(tables_beyond(spec, ranks as u64));
     found.extend(refused_by_kernels(job, spec));
     found

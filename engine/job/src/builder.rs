@@ -9,6 +9,7 @@ use rankine_base::document::Conflict;
 use serde::Serialize;
 use toml::Value;
 
+use super::attention::Attention;
 use super::definition::Job;
 use super::error::JobError;
 use super::feature::Feature;
@@ -58,6 +59,11 @@ impl Settings<Job> {
     /// Adds a categorical column that is made of a numeric one.
     pub fn feature(self, feature: Settings<Feature>) -> Self {
         self.element("feature", feature)
+    }
+
+    /// Adds attention over a sequence of the dataset.
+    pub fn attention<K: Kind<Attention>>(self, attention: Settings<K>) -> Self {
+        self.element("attention", attention)
     }
 
     /// Adds a table that differs from the rest, or that several columns share.

@@ -23,6 +23,7 @@ impl Job {
         self.check_data(&mut found);
         self.check_model(&mut found);
         self.check_features(&mut found);
+        self.check_attention(&mut found);
         self.check_tables(&mut found);
         self.check_heads(&mut found);
         self.check_optimizers(&mut found);
@@ -262,6 +263,18 @@ impl Job {
                          columns with each other. Remove dim, or use the kind dcnv2 or wide-deep"
                     ),
                 );
+            }
+        }
+    }
+
+    fn check_attention(&self, found: &mut Vec<Conflict>) {
+        let mut seen = HashSet::new();
+        for (number, attention) in self.attention.iter().enumerate() {
+            if !seen.insert(attention.sequence()) {
+                found.push(Conflict::new(
+                    format!("attention.{number}.sequence"),
+                    format!("the sequence `{}` already has an [[attention]]", attention.sequence()),
+                ));
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::attention::Attention;
 use super::checkpoint::Checkpoint;
 use super::data::{Data, DataCache, Reader};
 use super::embedding::Embedding;
@@ -32,6 +33,9 @@ pub struct Job {
     /// Categorical columns that are made of the dataset's dense columns.
     #[serde(default, rename = "feature")]
     pub features: Vec<Feature>,
+    /// Attention over the dataset's sequences.
+    #[serde(default)]
+    pub attention: Vec<Attention>,
     /// Tables that differ from the rest, or that several columns share.
     #[serde(default, rename = "table")]
     pub tables: Vec<Table>,

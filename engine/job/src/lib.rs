@@ -27,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attention;
 mod bucket_columns;
 mod builder;
 mod check;
@@ -55,6 +56,7 @@ mod train;
 mod values;
 mod write;
 
+pub use attention::{Attention, DinAttention, DotAttention, MeanAttention};
 pub use checkpoint::{Checkpoint, OnFailure};
 pub use data::{ByteSize, CacheFolder, Data, DataCache, DataFolders, DataSource, Generate, Raw, Reader};
 pub use definition::Job;

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::attention::{Attention, DinAttention, DotAttention, MeanAttention};
 use super::model::{Head, Model, ModelParts, OwnKey, Table};
 use super::optimizer::{Optimizer, Optimizers};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
@@ -34,6 +35,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
         data,
         model,
         features,
+        attention,
         tables,
         heads,
         embedding,
@@ -53,6 +55,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_data(out, data)?;
     write_model(out, model)?;
     features.iter().try_for_each(|feature| write_feature(out, feature))?;
+    attention.iter().try_for_each(|attention| write_attention(out, attention))?;
     tables.iter().try_for_each(|table| write_table(out, table))?;
     heads.iter().try_for_each(|head| write_head(out, head))?;
     write_embedding(out, embedding)?;
@@ -149,6 +152,20 @@ fn write_feature(out: &mut String, feature: &Feature) -> fmt::Result {
     write_option(out, "name", name.as_ref(), "the name of the column with _buckets")
 }
 
+fn write_attention(out: &mut String, attention: &Attention) -> fmt::Result {
+    writeln!(out, "\n[[attention]]\nkind = \"{}\"", attention.name())?;
+    writeln!(out, "sequence = {}", quoted(attention.sequence()))?;
+    match attention {
+        Attention::Din(DinAttention { sequence: _, query, hidden }) => {
+            writeln!(out, "query = {}\nhidden = {:?}", quoted_names(query), widths(hidden))
+        }
+        Attention::Dot(DotAttention { sequence: _, query }) => {
+            writeln!(out, "query = {}", quoted_names(query))
+        }
+        Attention::Mean(MeanAttention { sequence: _ }) => Ok(()),
+    }
+}
+
 fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     let Table {
         columns,
@@ -163,8 +180,7 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
         oov_row,
         frequent_rows,
     } = table;
-    let columns: Vec<_> = columns.iter().map(|column| quoted(column).to_string()).collect();
-    writeln!(out, "\n[[table]]\ncolumns = [{}]", columns.join(", "))?;
+    writeln!(out, "\n[[table]]\ncolumns = {}", quoted_names(columns))?;
     write_option(
         out,
         "name",
@@ -346,6 +362,10 @@ fn widths(layers: &[Width]) -> Vec<u32> {
 
 fn quoted(text: &str) -> toml::Value {
     toml::Value::String(text.to_owned())
+}
+
+fn quoted_names(names: &[String]) -> toml::Value {
+    toml::Value::Array(names.iter().map(|name| quoted(name)).collect())
 }
 
 fn quoted_paths(paths: &[PathBuf]) -> toml::Value {

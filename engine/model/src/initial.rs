@@ -52,6 +52,7 @@ mod tests {
                 pooling: Pooling::Sum,
                 weighted: false,
             }],
+            attention: Vec::new(),
         };
         let parameters = initial_parameters(&spec, 77);
         // Inputs, outputs and whether the layer has a bias: bottom.0, cross.0.v, cross.0.u, top.0, top.1.

@@ -49,6 +49,10 @@ pub struct MlpSpec {
 pub struct DenseLayout {
     /// The bottom MLP; without layers if the dense columns are used as they are, or if there are none.
     pub bottom: MlpSpec,
+    /// One per attention: the MLP that computes the weights of positions; without layers if it has none.
+    pub attention: Vec<MlpSpec>,
+    /// The sequences of these.
+    sequences: Vec<String>,
     /// One per cross layer: W only, or V and U.
     pub cross: Vec<MlpSpec>,
     /// The top MLP, with a ReLU after every layer but the last.
@@ -75,6 +79,11 @@ impl DenseLayout {
         };
         let plain = |outputs, bias| Outputs { outputs, bias, relu: false };
         let bottom = mlp(spec.dense_columns, &mut hidden(&spec.bottom_mlp).into_iter());
+        let attention = spec
+            .attention
+            .iter()
+            .map(|attention| mlp(4 * spec.key_elements(attention), &mut attention.unit.layers().into_iter()));
+        let attention = attention.collect();
         let width = spec.vector_elements();
         let layers = spec.interaction.layers(width).into_iter();
         let cross = layers.map(|layer| mlp(width, &mut layer.into_iter())).collect();
@@ -82,7 +91,8 @@ impl DenseLayout {
         let top = mlp(spec.top_inputs(), &mut hidden(&spec.top_mlp).into_iter().chain([plain(heads, true)]));
         let has_linear = spec.wide && spec.dense_columns > 0;
         let linear = mlp(spec.dense_columns, &mut has_linear.then(|| plain(heads, false)).into_iter());
-        Self { bottom, cross, top, linear }
+        let sequences = spec.attention.iter().map(|attention| attention.sequence.clone()).collect();
+        Self { bottom, attention, sequences, cross, top, linear }
     }
 
     /// The number of dense parameters.
@@ -90,10 +100,10 @@ impl DenseLayout {
         self.named_layers().last().map_or(0, |(_, layer)| layer.end())
     }
 
-    /// Every layer with its name, in the order of their parameters: `bottom.0`, ..., `cross.0` or `cross.0.v` and
-    /// `cross.0.u`, ..., `top.0`, ..., `linear`.
+    /// Every layer with its name, in the order of their parameters: `bottom.0`, ..., `attention.SEQUENCE.0`, ...,
+    /// `cross.0` or `cross.0.v` and `cross.0.u`, ..., `top.0`, ..., `linear`.
     pub fn named_layers(&self) -> Vec<(String, Layer)> {
-        let numbered = |name: &'static str, mlp: &MlpSpec| -> Vec<_> {
+        let numbered = |name: &str, mlp: &MlpSpec| -> Vec<_> {
             let layers = mlp.layers.iter().enumerate();
             layers.map(|(number, &layer)| (format!("{name}.{number}"), layer)).collect()
         };
@@ -103,7 +113,9 @@ impl DenseLayout {
         });
         let linear = self.linear.layers.iter().map(|&layer| ("linear".to_owned(), layer));
         let bottom = numbered("bottom", &self.bottom).into_iter();
-        bottom.chain(cross).chain(numbered("top", &self.top)).chain(linear).collect()
+        let attention = self.sequences.iter().zip(&self.attention);
+        let attention = attention.flat_map(|(name, mlp)| numbered(&format!("attention.{name}"), mlp));
+        bottom.chain(attention).chain(cross).chain(numbered("top", &self.top)).chain(linear).collect()
     }
 }
 

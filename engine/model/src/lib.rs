@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attention;
 pub mod evaluation;
 pub mod guard;
 mod initial;
@@ -20,6 +21,7 @@ mod spec;
 mod translate;
 mod validate;
 
+pub use attention::{AttentionSpec, AttentionUnit};
 pub use initial::initial_parameters;
 pub use interaction::{Interaction, InteractionWork, VectorSizes};
 pub use layout::{DenseLayout, Layer, MlpSpec};

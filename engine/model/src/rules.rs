@@ -85,6 +85,7 @@ mod tests {
             heads: (0..2).map(head).collect(),
             tables: vec![table("A", 10, 4), table("B", 7, 6)],
             features: vec![feature("C1", 1), feature("C2", 0), feature("C3", 1)],
+            attention: Vec::new(),
         };
         let [a, b, wide] = [1.0, 2.0, 3.0].map(Optimizer::sgd);
         let adagrad = UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-8 };

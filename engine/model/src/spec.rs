@@ -3,6 +3,7 @@
 use rankine_embedding::{Dtype, Pooling, TableSpec};
 use serde::{Deserialize, Serialize};
 
+use super::attention::AttentionSpec;
 use super::interaction::{Interaction, VectorSizes};
 
 /// A ranking model. All families are one chain of parts, some of which are replaced or absent:
@@ -34,6 +35,9 @@ pub struct ModelSpec {
     pub tables: Vec<TableSpec>,
     /// One per categorical column, in the dataset's order.
     pub features: Vec<FeatureSpec>,
+    /// Attention over sequences of features. Its sums take the place of the embeddings of these features.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attention: Vec<AttentionSpec>,
 }
 
 /// A label that the model predicts.
@@ -72,6 +76,16 @@ impl ModelSpec {
     /// Returns the elements of a feature's embedding.
     pub fn feature_dim(&self, feature: &FeatureSpec) -> usize {
         self.tables[feature.table].dim
+    }
+
+    /// Returns the elements of a key of a sequence.
+    pub fn key_elements(&self, attention: &AttentionSpec) -> usize {
+        attention.features.iter().map(|&feature| self.feature_dim(&self.features[feature])).sum()
+    }
+
+    /// Returns the number of the attention that reads a feature, if one does.
+    pub fn attention_of(&self, feature: usize) -> Option<usize> {
+        self.attention.iter().position(|attention| attention.features.contains(&feature))
     }
 
     /// Returns the number of vectors of a sample.
@@ -142,6 +156,7 @@ mod tests {
             heads: vec![HeadSpec { label: "click".into(), label_number: 0, weight: 1.0 }],
             tables: (0..26).map(table).collect(),
             features: (0..26).map(feature).collect(),
+            attention: Vec::new(),
         }
     }
 

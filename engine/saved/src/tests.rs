@@ -62,6 +62,7 @@ fn spec(interaction: Interaction, wide: bool) -> ModelSpec {
         heads: vec![HeadSpec { label: "label".into(), label_number: 0, weight: 1.0 }],
         tables: (0..3).map(table).collect(),
         features: (0..3).map(feature).collect(),
+        attention: Vec::new(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Why features of rows cannot be used.
 
 use rankine_reader::convert::RawColumnError;
+use rankine_reader::schema::UnequalLengths;
 
 /// Why features of rows cannot be used. Rows count from 0.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -93,6 +94,20 @@ pub enum FeatureError {
     IdWeights {
         /// The column.
         column: String,
+    },
+    /// The columns of a sequence have different numbers of ids in a row.
+    #[error("column {column}, row {row}: {found} ids, but column {of} of the same sequence has {expected}")]
+    SequenceLength {
+        /// A column of the sequence.
+        column: String,
+        /// The row.
+        row: usize,
+        /// The first column of the sequence.
+        of: String,
+        /// Ids of that column.
+        expected: usize,
+        /// Ids of this column.
+        found: usize,
     },
     /// There are more or fewer weights than ids.
     #[error("column {column}: {found} weights for {expected} ids; expected one per id")]
@@ -204,6 +219,13 @@ pub enum FeatureError {
     },
 }
 
+impl From<UnequalLengths> for FeatureError {
+    fn from(unequal: UnequalLengths) -> Self {
+        let UnequalLengths { sequence: _, sample: row, column, found, of, expected } = unequal;
+        Self::SequenceLength { column, row, of, expected, found }
+    }
+}
+
 #[cfg(any(feature = "arrow", test))]
 impl FeatureError {
     /// Makes the row of the error count from `rows` rows earlier.
@@ -216,9 +238,11 @@ impl FeatureError {
             | Self::IdOutOfRange { row, .. }
             | Self::Label { row, .. }
             | Self::Weight { row, .. }
+            | Self::SequenceLength { row, .. }
             | Self::Raw(
                 RawColumnError::Value { row, .. }
                 | RawColumnError::BagSize { row, .. }
+                | RawColumnError::SequenceLength { row, .. }
                 | RawColumnError::WeightCount { row, .. },
             ) => *row += rows,
             _ => {}

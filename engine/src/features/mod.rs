@@ -58,8 +58,9 @@ pub enum Ids<'a> {
 }
 
 impl Features<'_> {
-    /// Copies checked features into `samples`, which have the columns of the schema. Ids out of range stay, where the
-    /// rules are that they are no errors. Allocates nothing if `samples` had as many rows and ids before.
+    /// Copies checked features into `samples`, which have the columns of the schema, without positions of sequences
+    /// that are too many. Ids out of range stay, where the rules are that they are no errors. Allocates nothing if
+    /// `samples` had as many rows and ids before.
     pub(crate) fn check(
         &self,
         schema: &Schema,
@@ -102,6 +103,8 @@ impl Features<'_> {
                 }
             }
         }
+        schema.check_lengths(samples, 0)?;
+        schema.trim_sequences(samples, 0);
         append_ids(schema, samples);
         check_ids(schema, rules, samples)
     }

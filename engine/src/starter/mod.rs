@@ -488,6 +488,7 @@ mod tests {
             weight: None,
             dense: (0..dense).map(number).collect(),
             dense_dtype: DenseDtype::F16,
+            sequences: Vec::new(),
             categorical: (0..columns).map(column).collect(),
         }
     }

@@ -139,6 +139,7 @@ mod tests {
             weight: None,
             dense: vec![Dense { name: "age".into(), transform }],
             dense_dtype: DenseDtype::F32,
+            sequences: Vec::new(),
             categorical: vec![categorical],
         }
     }

@@ -109,6 +109,9 @@ pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>
         let values = samples.dense.iter().skip(column).step_by(schema.dense.len()).copied();
         streams.push(put_floats(values, schema.dense_dtype, &mut out));
     }
+    if let Err(unequal) = schema.check_lengths(samples, 0) {
+        panic!("{unequal}");
+    }
     for (column, bags) in schema.stored_categorical().iter().zip(&samples.categorical) {
         put_bags(column, bags, &mut out, &mut streams);
     }
@@ -495,6 +498,7 @@ impl<'a> Block<'a> {
                 .and_then(|()| if column.weighted { self.decode_weights(next(), bags) } else { Ok(()) })
                 .map_err(|what| format!("column {}: {what}", column.name))?;
         }
+        schema.check_lengths(out, out.len).map_err(|what| what.to_string())?;
         out.len += self.layout.samples;
         buckets::append_ids(schema, out);
         Ok(())

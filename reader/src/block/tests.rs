@@ -31,6 +31,7 @@ fn one_column(rows: u64, hotness: Hotness) -> Schema {
         weight: None,
         dense: Vec::new(),
         dense_dtype: DenseDtype::F16,
+        sequences: Vec::new(),
         categorical: vec![column],
     }
 }

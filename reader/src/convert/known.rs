@@ -226,6 +226,11 @@ impl KnownColumns {
                 return Err(property(&mine.name, "transform", values));
             }
         }
+        // Positions that are too many may be left out in another way, but the columns must be the same.
+        let columns = |schema: &'_ Schema| -> Vec<String> {
+            schema.sequences.iter().map(|one| format!("{} ({})", one.name, one.columns.join(", "))).collect()
+        };
+        same_names("sequence", columns(old).iter(), columns(theirs).iter())?;
         (0..old.categorical.len()).map(|number| self.table_growth(new, number)).collect()
     }
 

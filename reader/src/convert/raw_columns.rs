@@ -7,9 +7,10 @@ use rankine_base::nearest::did_you_mean;
 use crate::convert::BAG_MAX;
 use crate::convert::formats::criteo;
 use crate::convert::number;
+use crate::convert::rows::fault::unequal_lengths;
 use crate::convert::rows::source::largest_raw_number;
 use crate::convert::rows::value_type::{ValueType, ValueUse};
-use crate::convert::rows::{RawBags, RawCategories, RawRows, RawValues};
+use crate::convert::rows::{RawBags, RawCategories, RawRows, RawValues, UnequalColumn};
 use crate::origin::{CategorySource, ColumnSources, LabelRule, LabelSource, RowFormat};
 use crate::schema::{Categorical, Dense, Hotness, Label, Schema, VocabularyKind};
 
@@ -138,6 +139,20 @@ pub enum RawColumnError {
         /// Weights of the row.
         found: usize,
     },
+    /// The columns of a sequence have different numbers of categories in a row.
+    #[error("column {column}, row {row}: {}", unequal_lengths((*found, *expected), of))]
+    SequenceLength {
+        /// A column of the sequence.
+        column: String,
+        /// The row.
+        row: usize,
+        /// The first column of the sequence.
+        of: String,
+        /// Categories of that column.
+        expected: usize,
+        /// Categories of this column.
+        found: usize,
+    },
     /// A row has another number of categories than the column has in training.
     #[error("column {column}, row {row}: {found} categories; expected {expected}")]
     BagSize {
@@ -248,11 +263,19 @@ impl RawColumns<'_> {
                 rows: if let RowFormat::HugectrRaw(_) = self.format { u64::MAX } else { column.rows },
                 hexadecimal: self.is_criteo(),
                 trim: matches!(self.format, RowFormat::Csv(csv) if csv.trim),
+                is_sequence: schema.sequence_of(&column.name).is_some(),
             };
             let categories = &mut raw.categories[number];
             to.append(self.find(&source.column, &sources)?, rows, categories)?;
             if let Some(weights) = &source.weights {
                 to.append_weights(self.find(weights, &sources)?, rows, categories)?;
+            }
+        }
+        let first = raw.len();
+        for row in 0..rows {
+            if let Some(UnequalColumn { column, found, of, expected }) = raw.unequal_column(first + row) {
+                let [column, of] = [column, of].map(|number| sources.categorical[number].column.clone());
+                return Err(RawColumnError::SequenceLength { column, row, of, expected, found });
             }
         }
         match self.labels {
@@ -414,6 +437,8 @@ struct CategoriesOf<'a> {
     hexadecimal: bool,
     /// Whether white space around a category is removed after its row is divided at separators.
     trim: bool,
+    /// Whether a null of a list is an error, since later categories would be at other positions.
+    is_sequence: bool,
 }
 
 /// Returns where the values of a row are.
@@ -456,8 +481,16 @@ impl CategoriesOf<'_> {
                     }
                 }
                 _ => {
-                    for at in values_of(raw, row).filter(|&at| !raw.is_null_in_list(at)) {
-                        self.push_value(raw, (row, at), to)?;
+                    for at in values_of(raw, row) {
+                        match raw.is_null_in_list(at) {
+                            true if self.is_sequence => {
+                                let (column, value) = (raw.name.to_owned(), "null".into());
+                                let expected = "a category: each position of a sequence has one".into();
+                                return Err(RawColumnError::Value { column, row, value, expected });
+                            }
+                            true => continue,
+                            false => self.push_value(raw, (row, at), to)?,
+                        }
                         count += 1;
                     }
                 }

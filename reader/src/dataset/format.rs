@@ -10,9 +10,13 @@ pub const FORMAT_DOWNSAMPLED: u32 = 3;
 /// The same with ids that have weights, whether labels state that or not.
 pub const FORMAT_WEIGHTED: u32 = 4;
 
+/// The same with sequences, whether ids have weights, and labels state that, or not.
+pub const FORMAT_SEQUENCES: u32 = 5;
+
 /// Returns the format in which a dataset of a schema is written: the first one that can state it.
 pub(super) fn of(schema: &Schema) -> u32 {
     match schema.is_downsampled() {
+        _ if !schema.sequences.is_empty() => FORMAT_SEQUENCES,
         _ if schema.categorical.iter().any(|column| column.weighted) => FORMAT_WEIGHTED,
         true => FORMAT_DOWNSAMPLED,
         false => FORMAT,
@@ -21,5 +25,5 @@ pub(super) fn of(schema: &Schema) -> u32 {
 
 /// Returns whether datasets of a format are read.
 pub(super) fn is_read(format: u32) -> bool {
-    matches!(format, FORMAT | FORMAT_DOWNSAMPLED | FORMAT_WEIGHTED)
+    matches!(format, FORMAT | FORMAT_DOWNSAMPLED | FORMAT_WEIGHTED | FORMAT_SEQUENCES)
 }

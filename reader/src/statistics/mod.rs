@@ -649,6 +649,7 @@ mod tests {
             weight: None,
             dense: Vec::new(),
             dense_dtype: DenseDtype::F32,
+            sequences: Vec::new(),
             categorical: vec![column(10), column(3)],
         };
         let made = counters(&schema).unwrap();

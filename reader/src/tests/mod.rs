@@ -60,6 +60,7 @@ pub(crate) fn any_schema() -> impl Strategy<Value = Schema> {
                 })
                 .collect(),
             dense_dtype: if half { DenseDtype::F16 } else { DenseDtype::F32 },
+            sequences: Vec::new(),
             categorical: columns
                 .into_iter()
                 .enumerate()
@@ -154,6 +155,7 @@ pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
         weight: Some("weight".into()),
         dense: vec![dense("number"), dense("other")],
         dense_dtype: DenseDtype::F32,
+        sequences: Vec::new(),
         categorical: vec![
             column("C0", 1 << 20, Hotness::Fixed(1)),
             column("C1", 1000, Hotness::Fixed(3)),

@@ -63,9 +63,11 @@ struct RankBatch {
     pending: Vec<ShardGradients>,
 }
 
-/// The bags of a table's features, one after another: bag `feature * samples + sample`.
+/// The bags of a table's features, one after another.
 #[derive(Debug, Default)]
 struct TableBatch {
+    /// The number of bags of each feature.
+    counts: Vec<usize>,
     /// The factor of the sum of each bag's rows.
     scales: Vec<f32>,
     /// Each bag's frequent rows, as numbers in the replica.
@@ -237,8 +239,8 @@ impl RankTables {
         {
             let dim = table.spec.dim;
             let mut bags = vectors.chunks_exact(dim).zip(&routed.scales);
-            for &Feature { slot, .. } in features {
-                for (sample, (vector, &scale)) in bags.by_ref().take(features[0].bags.len()).enumerate() {
+            for (&Feature { slot, .. }, &count) in features.iter().zip(&routed.counts) {
+                for (sample, (vector, &scale)) in bags.by_ref().take(count).enumerate() {
                     let out = &mut out[sample * slot.stride + slot.offset..][..dim];
                     out.iter_mut().zip(vector).for_each(|(out, value)| *out = value * scale);
                 }
@@ -546,6 +548,7 @@ impl TableBatch {
         let weighted = are_weighted(features);
         for feature in features {
             let Feature { bags, pooling, .. } = feature;
+            batch.counts.push(bags.len());
             for sample in 0..bags.len() {
                 let bag = bags.bag(sample);
                 let mut factors = bags.factors(sample, *pooling);
@@ -574,11 +577,12 @@ impl TableBatch {
     /// The gradients with respect to the sums of the bags' rows, `[bag, dim]`.
     fn gradients(&self, dim: usize, features: &[BagGradients<'_>]) -> Vec<f32> {
         let mut out = Vec::with_capacity(self.scales.len() * dim);
-        let samples = self.scales.len() / features.len().max(1);
-        for (bag, scale) in self.scales.iter().enumerate() {
-            let BagGradients { matrix, slot } = features[bag / samples];
-            let gradient = &matrix[bag % samples * slot.stride + slot.offset..][..dim];
-            out.extend(gradient.iter().map(|gradient| gradient * scale));
+        let mut scales = self.scales.iter();
+        for (BagGradients { matrix, slot }, &count) in features.iter().zip(&self.counts) {
+            for (bag, scale) in scales.by_ref().take(count).enumerate() {
+                let gradient = &matrix[bag * slot.stride + slot.offset..][..dim];
+                out.extend(gradient.iter().map(|gradient| gradient * scale));
+            }
         }
         out
     }

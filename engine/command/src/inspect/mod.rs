@@ -11,7 +11,7 @@ use rankine_reader::dataset::Manifest;
 use rankine_reader::origin::Origin;
 use rankine_reader::popularity::PopularityClasses;
 use rankine_reader::raw::RawFormat;
-use rankine_reader::schema::{Hotness, VocabularyKind};
+use rankine_reader::schema::{Hotness, Keep, Sequence, VocabularyKind};
 use rankine_reader::statistics::{RowFrequencies, TableStatistics};
 use rankine_reader::survey::survey;
 use rankine_reader::verify::{VerifyReport, block_bytes, verify_watched};
@@ -112,6 +112,7 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         path,
         block_samples: manifest.block_samples,
         parts: manifest.parts.keys().map(|&part| part_report(manifest, part)).collect(),
+        sequences: &manifest.schema.sequences,
         schema: &manifest.schema,
         tables,
         origin: Some(&manifest.origin),
@@ -160,6 +161,8 @@ struct Inspection<'a> {
     block_samples: u32,
     parts: Vec<PartReport>,
     tables: Vec<TableReport>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    sequences: &'a [Sequence],
     schema: &'a Schema,
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<&'a Origin>,
@@ -281,6 +284,7 @@ fn inspect_raw(args: &Args, format: &RawFormat) -> Result<(), CommandError> {
             bytes,
             bytes_per_sample: format.record_bytes()? as f64,
         }],
+        sequences: &dataset.schema().sequences,
         schema: dataset.schema(),
         tables: tables(&dataset, &survey.tables, None)?,
         origin: None,
@@ -340,7 +344,7 @@ fn tables(
         .collect()
 }
 
-/// Counts the columns of each kind, and names those whose ids have weights.
+/// Counts the columns of each kind, and names sequences and those whose ids have weights.
 fn columns_of(schema: &Schema) -> String {
     let weighted = schema.categorical.iter().filter(|column| column.weighted);
     let weighted: Vec<_> = weighted.map(|column| format!("`{}`", column.name)).collect();
@@ -348,8 +352,13 @@ fn columns_of(schema: &Schema) -> String {
         true => String::new(),
         false => format!("\n  ids with weights: {}", weighted.join(", ")),
     };
+    let sequence = |Sequence { name, columns, max, keep }: &Sequence| {
+        let keep = if *keep == Keep::First { "first" } else { "last" };
+        format!("\n  sequence {name}: `{}`, the {keep} {max} positions", columns.join("`, `"))
+    };
+    let sequences: String = schema.sequences.iter().map(sequence).collect();
     format!(
-        "  columns: {} label, {} dense ({}), {} categorical{}{weighted}",
+        "  columns: {} label, {} dense ({}), {} categorical{}{weighted}{sequences}",
         schema.labels.len(),
         schema.dense.len(),
         schema.dense_dtype,

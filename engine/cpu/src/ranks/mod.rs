@@ -25,6 +25,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
+use super::positions::{Attribute, OneIdEach, PositionSlots, SequenceKeys};
 use super::replica::Replica;
 use super::tables::{LookUp, bags_of};
 use super::verdict::Findings;
@@ -58,7 +59,7 @@ struct CpuRank {
     shard_dense_update: bool,
     tables: RankTables,
     look_ups: LookUps,
-    /// The looked-up vectors, `[sample, LookUps::stride]`.
+    /// The looked-up vectors, `[sample, LookUps::stride]`, then the keys of sequences: see [`PositionSlots`].
     vectors: Vec<f32>,
 }
 
@@ -72,6 +73,11 @@ struct LookUps {
     /// The range of the embeddings among a sample's vectors.
     embeddings: Range<usize>,
     heads: usize,
+    sequences: Vec<SequenceKeys>,
+    one_id_each: OneIdEach,
+    /// Where the keys of the last batch are in the matrix, and where the gradients with respect to them follow the
+    /// vectors' gradients.
+    slots: [PositionSlots; 2],
 }
 
 #[derive(Debug)]
@@ -82,6 +88,8 @@ struct TableLookUp {
     /// Whether its ids have weights.
     weighted: bool,
     slot: FeatureSlot,
+    /// If attention reads the rows, their place in the keys.
+    attribute: Option<Attribute>,
     /// For first-order terms, the gradients are those of the logits.
     first_order: bool,
 }
@@ -333,7 +341,8 @@ impl CpuRank {
     }
 
     fn look_up(&mut self, communicator: &mut Communicator, batch: &Samples) {
-        self.vectors.resize(batch.len * self.look_ups.stride, 0.0);
+        self.look_ups.place(batch);
+        self.vectors.resize(self.look_ups.slots[0].end(), 0.0);
         let features = self.look_ups.features(batch);
         self.tables.forward(communicator, &features, &mut self.vectors);
     }
@@ -355,11 +364,12 @@ impl LookUps {
         let first_order = if spec.wide { spec.features.len() * heads } else { 0 };
         let stride = embeddings.end + first_order;
         let mut tables: Vec<_> = spec.tables.iter().map(|_| Vec::new()).collect();
-        let look_up = |column, offset, first_order| TableLookUp {
+        let look_up = |column, offset, first_order: bool| TableLookUp {
             column,
             pooling: spec.features[column].pooling,
             weighted: spec.features[column].weighted,
             slot: FeatureSlot { stride, offset },
+            attribute: Attribute::of(spec, column).filter(|_| !first_order),
             first_order,
         };
         let mut offset = embeddings.start;
@@ -371,12 +381,31 @@ impl LookUps {
             tables.push(vec![look_up(column, offset, true)]);
             offset += heads;
         }
-        Self { tables, stride, embeddings, heads }
+        Self {
+            tables,
+            stride,
+            embeddings,
+            heads,
+            sequences: SequenceKeys::all(spec),
+            one_id_each: OneIdEach::default(),
+            slots: Default::default(),
+        }
+    }
+
+    /// Finds the places of a batch's keys.
+    fn place(&mut self, batch: &Samples) {
+        self.one_id_each.resize(batch);
+        let behind = |elements: usize| PositionSlots::new(&self.sequences, batch, batch.len * elements);
+        self.slots = [behind(self.stride), behind(self.embeddings.end)];
     }
 
     /// Returns the look-ups of a batch, table by table.
-    fn features<'a>(&self, batch: &'a Samples) -> Vec<Vec<Feature<'a>>> {
+    fn features<'a>(&'a self, batch: &'a Samples) -> Vec<Vec<Feature<'a>>> {
         let feature = |look_up: &TableLookUp| {
+            if let Some(attribute) = look_up.attribute {
+                let slot = self.slots[0].slot(attribute, &self.sequences);
+                return self.one_id_each.feature(batch, look_up.column, slot);
+            }
             let bags = bags_of(batch, look_up.column, look_up.weighted);
             Feature { bags, pooling: look_up.pooling, slot: look_up.slot }
         };
@@ -393,6 +422,9 @@ impl LookUps {
             if look_up.first_order {
                 let slot = FeatureSlot { stride: self.heads, offset: 0 };
                 BagGradients { matrix: logit_gradients, slot }
+            } else if let Some(attribute) = look_up.attribute {
+                let slot = self.slots[1].slot(attribute, &self.sequences);
+                BagGradients { matrix: vector_gradients, slot }
             } else {
                 let slot = FeatureSlot { stride: self.embeddings.end, offset: look_up.slot.offset };
                 BagGradients { matrix: vector_gradients, slot }
@@ -421,6 +453,13 @@ impl LookUp for LookUpResults<'_> {
         for (row, vectors) in self.rows(samples).zip(vectors.chunks_exact_mut(embeddings.end)) {
             vectors[embeddings.clone()].copy_from_slice(&row[embeddings.clone()]);
         }
+    }
+
+    fn keys(&self, _: &Samples, sequence: usize, positions: Range<usize>, keys: &mut [f32]) {
+        let LookUps { slots, sequences, .. } = self.look_ups;
+        let elements = sequences[sequence].elements;
+        let own = &self.vectors[slots[0].keys(sequence)];
+        keys.copy_from_slice(&own[positions.start * elements..positions.end * elements]);
     }
 
     fn add_first_order(&self, _: &Samples, samples: &Range<usize>, _: &mut Vec<f32>, logits: &mut [f32]) {

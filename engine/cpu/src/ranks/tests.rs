@@ -246,6 +246,7 @@ fn two_tables() -> ModelSpec {
         heads: vec![HeadSpec { label: "L".into(), label_number: 0, weight: 1.0 }],
         tables: (0..2).map(table).collect(),
         features: (0..2).map(feature).collect(),
+        attention: Vec::new(),
     }
 }
 

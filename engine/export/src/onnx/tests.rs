@@ -52,6 +52,7 @@ fn schema() -> Schema {
             dense("price", DenseFunction::None, 0.0, 1.0),
         ],
         dense_dtype: DenseDtype::F32,
+        sequences: Vec::new(),
         categorical: vec![
             column("item", 50, Hotness::Fixed(1)),
             column("last", 40, Hotness::Fixed(3)),
@@ -85,6 +86,7 @@ fn spec(interaction: Interaction, wide: bool) -> ModelSpec {
             table("price", 3, Dtype::Fp16),
         ],
         features: [("item", 0), ("last", 0), ("tags", 1), ("price_buckets", 2)].map(feature).into(),
+        attention: Vec::new(),
     }
 }
 

@@ -95,6 +95,7 @@ mod tests {
                 weighted: false,
             }],
             tables: vec![TableSpec { name: "t".into(), rows: 3, dim, dtype: Dtype::Fp32 }],
+            attention: Vec::new(),
         };
         let fits = |interaction, top_mlp, dim| layers_for_fp8(&spec(interaction, top_mlp, dim));
         // The results of dot products are padded.

@@ -34,6 +34,21 @@ proptest! {
     }
 }
 
+/// Attention over this many sequences, of every kind.
+fn attention(count: usize) -> Vec<Attention> {
+    let query = || vec!["C1".into(), "a \"b\"".into()];
+    let of = |number: usize| {
+        let sequence = format!("sequence \"{number}\"");
+        let hidden = || (1..=number as u32).filter_map(Width::new).collect();
+        match number % 3 {
+            0 => Attention::Din(DinAttention { sequence, query: query(), hidden: hidden() }),
+            1 => Attention::Dot(DotAttention { sequence, query: query() }),
+            _ => Attention::Mean(MeanAttention { sequence }),
+        }
+    };
+    (count..count + 3).map(of).collect()
+}
+
 /// Up to three, which differ in their kind.
 fn features(count: usize) -> Vec<Feature> {
     let kinds = [Buckets::Quantiles(64), Buckets::Log, Buckets::Boundaries(vec![-1.0, 0.0, 1e-7, 18.5])];
@@ -377,7 +392,8 @@ fn any_job() -> impl Strategy<Value = Job> {
             table.dim = Width::new(dim);
         }
         let features = features(tables.len());
-        (model, features, tables, heads, optimizer)
+        let attention = attention(heads.len());
+        (model, (features, attention), tables, heads, optimizer)
     });
     let guard = (prop_oneof![Just(NonFinite::Stop), Just(NonFinite::Skip)], count()).prop_map(
         |(non_finite, skipped_in_a_row_max)| Guard {
@@ -401,7 +417,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             name,
             seed,
             data,
-            (model, features, tables, heads, optimizer),
+            (model, (features, attention), tables, heads, optimizer),
             embedding,
             train,
             (eval, early_stopping, average, checkpoint, guard, metrics),
@@ -417,6 +433,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             },
             model,
             features,
+            attention,
             tables,
             heads,
             embedding,

@@ -125,11 +125,19 @@ label = "click"
 label = "buy"
 weight = 3
 
+[[attention]]
+kind = "din"
+sequence = "clicks"
+query = ["C1"]
+
 [optimizer.schedule]
 kind = "cosine"
 decay_steps = 1000
 "#;
     let job = Job::from_toml("job.toml", &text, &["table.1.dim=32", "head.0.weight=2.5"]).unwrap();
+    let [Attention::Din(attention)] = &job.attention[..] else { panic!("{:?}", job.attention) };
+    assert_eq!((attention.sequence.as_str(), &attention.query[..]), ("clicks", &["C1".to_owned()][..]));
+    assert_eq!(attention.hidden, [Width::new(36).unwrap()]);
     let Model::Dcnv2(model) = &job.model else { panic!("{:?}", job.model) };
     assert_eq!((model.cross_layers.get(), model.cross_rank.map(Width::get)), (2, Some(8)));
     let Optimizer::Momentum(dense) = &job.optimizer.dense else { panic!("{:?}", job.optimizer.dense) };

@@ -115,8 +115,8 @@ job.toml:22:2: unknown key `traim`
 22 | [traim]
    |  ^^^^^
    = did you mean `train`?
-   = known keys: name, seed, data, model, feature, table, head, embedding, optimizer, train, eval, checkpoint, guard, \
-reader, device, network, metrics",
+   = known keys: name, seed, data, model, feature, attention, table, head, embedding, optimizer, train, eval, \
+checkpoint, guard, reader, device, network, metrics",
         ),
         (
             "[64, 16]",
@@ -326,6 +326,17 @@ fn tables_and_heads_are_refused_with_their_place() {
         &[],
         "write the headers of its tables with two brackets, `[[...]]`",
     );
+    let mean = "[[attention]]\nkind = \"mean\"\nsequence = \"S\"\n";
+    assert_refused(
+        &format!("{mean}{mean}"),
+        &[],
+        "job.toml:29:12: the sequence `S` already has an [[attention]]",
+    );
+    let hidden = "the kind `mean` has no key `hidden` in [attention.0]";
+    assert_refused(&format!("{mean}hidden = [36]\n"), &[], hidden);
+    let widths = "`attention.0.hidden`: expected a whole number from 1 to 65536";
+    let din = "[[attention]]\nkind = \"din\"\nsequence = \"S\"\nquery = [\"A\"]\nhidden = [0]\n";
+    assert_refused(din, &[], widths);
     assert_refused(
         "[[head]]\nlabel = \"A\"\n[[head]]\nlabel = \"A\"\n",
         &[],

@@ -81,6 +81,9 @@ fn tables_heads_and_all_other_keys_are_built() {
         .feature(Feature::of("age", 64))
         .feature(Feature::of("age", [18.5, 25.0]).name("group"))
         .feature(Feature::of("price", "log"))
+        .attention(DinAttention::new("clicks", ["C1", "C2"]).hidden([80, 40]))
+        .attention(DotAttention::new("carts", ["C3"]))
+        .attention(MeanAttention::new("buys"))
         .head(Head::of("click"))
         .head(Head::of("buy").weight(0.5))
         .wide(Ftrl::rate(0.25))
@@ -111,6 +114,11 @@ fn tables_heads_and_all_other_keys_are_built() {
             { column = "age", buckets = 64 },
             { column = "age", buckets = [18.5, 25], name = "group" },
             { column = "price", buckets = "log" },
+        ]
+        attention = [
+            { kind = "din", sequence = "clicks", query = ["C1", "C2"], hidden = [80, 40] },
+            { kind = "dot", sequence = "carts", query = ["C3"] },
+            { kind = "mean", sequence = "buys" },
         ]
         head = [{ label = "click" }, { label = "buy", weight = 0.5 }]
         optimizer.dense = { kind = "sgd", learning_rate = 24 }

@@ -163,6 +163,7 @@ mod tests {
             weight: None,
             dense: Vec::new(),
             dense_dtype: DenseDtype::F32,
+            sequences: Vec::new(),
             categorical: Vec::new(),
         };
         let head = HeadSpec { label: "click".into(), label_number: 0, weight: 1.0 };

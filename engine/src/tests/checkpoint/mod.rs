@@ -49,6 +49,7 @@ fn spec() -> ModelSpec {
         heads: vec![HeadSpec { label: "label".into(), label_number: 0, weight: 1.0 }],
         tables: (0..3).map(table).collect(),
         features: (0..3).map(feature).collect(),
+        attention: Vec::new(),
     }
 }
 

@@ -45,6 +45,7 @@ mod tests {
             heads: vec![HeadSpec { label: "label".into(), label_number: 0, weight: 1.0 }],
             tables: vec![table("shared"), table("own"), table("unused")],
             features: vec![feature("a", 0), feature("b", 1), feature("c", 0)],
+            attention: Vec::new(),
         };
         let bags = |ids: &[u64]| Bags {
             offsets: vec![0, 1, ids.len() as u32],

@@ -252,6 +252,7 @@ mod tests {
                 pooling: Pooling::Sum,
                 weighted: false,
             }],
+            attention: Vec::new(),
         };
         let model = Model::sgd(spec, 0.5);
         TrainingIdentity {

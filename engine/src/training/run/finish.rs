@@ -339,6 +339,7 @@ mod tests {
             heads: Vec::new(),
             tables: Vec::new(),
             features: Vec::new(),
+            attention: Vec::new(),
         };
         let full = || Err(SavedModelError::Gpu("the disk is full".into()));
         for (is_shared, before, fails, expected) in

@@ -192,6 +192,7 @@ fn sample(files: Vec<Source>, format: RowFormat, columns: Vec<RawColumnType>, ro
         weight: None,
         dense: Vec::new(),
         dense_dtype: DenseDtype::F32,
+        sequences: Vec::new(),
         categorical: columns.iter().filter(is_list).map(|column| list(&column.name)).collect(),
     };
     let (first, count) = (files[0].path.to_string_lossy().into_owned(), files.len());

@@ -221,7 +221,8 @@ impl LineParser for CriteoParser {
             | BadReason::Weight
             | BadReason::Bag
             | BadReason::BagWeight
-            | BadReason::WeightCount => {
+            | BadReason::WeightCount
+            | BadReason::SequenceLength => {
                 unreachable!("Criteo's rows have no quotes, weights or bags")
             }
             BadReason::Split => unreachable!("the source describes it"),

@@ -10,7 +10,7 @@ use rankine_base::nearest::{no_column, quoted};
 
 use crate::convert::BAG_MAX;
 use crate::convert::number;
-use crate::convert::rows::fault::{BadReason, Fault};
+use crate::convert::rows::fault::{BadReason, Fault, unequal_lengths};
 use crate::convert::rows::kept::KeptTexts;
 use crate::convert::rows::source::{NamedTarget, RequiredColumns};
 use crate::convert::rows::weights::{WeightedColumn, count_parts, wrong_weight};
@@ -19,7 +19,7 @@ use crate::convert::text::fields::{FieldRules, Fields, Plain};
 use crate::convert::text::lines::{Limits, LineRules, Source};
 use crate::convert::text::quoting::Quoting;
 use crate::convert::text::{LineParser, TextSource};
-use crate::origin::{ColumnSources, CsvFormat, LabelRule};
+use crate::origin::{CategorySource, ColumnSources, CsvFormat, LabelRule};
 use crate::schema::{Hotness, Schema, VocabularyKind};
 
 /// A parser for the lines of one file.
@@ -33,6 +33,8 @@ struct CsvParser {
     targets: Vec<Vec<Target>>,
     /// The categorical columns with weights, and the fields of these.
     weighted: Vec<WeightedColumn<Finder<'static>>>,
+    /// The columns of each sequence.
+    sequences: Vec<Vec<SequenceColumn>>,
     /// The numbers of the labels that the file lacks.
     labels_absent: Vec<usize>,
     /// Whether the schema has a weight but the file does not.
@@ -65,6 +67,29 @@ enum Target {
         number: usize,
         separator: Finder<'static>,
     },
+}
+
+/// A column of a sequence.
+#[derive(Debug)]
+struct SequenceColumn {
+    number: usize,
+    /// The field of its categories, and its name.
+    field: usize,
+    name: String,
+    separator: Finder<'static>,
+}
+
+impl SequenceColumn {
+    /// Returns the columns of each sequence of a schema; `fields` has the field of each categorical column.
+    fn all(schema: &Schema, sources: &ColumnSources, fields: &[usize]) -> Vec<Vec<Self>> {
+        let column = |&number: &usize| {
+            let CategorySource { column, separator, .. } = &sources.categorical[number];
+            let separator = Finder::new(separator.as_ref()?).into_owned();
+            Some(Self { number, field: fields[number], name: column.clone(), separator })
+        };
+        let columns_of = |columns: &Vec<usize>| columns.iter().filter_map(column).collect();
+        schema.columns_of_sequences().iter().map(columns_of).collect()
+    }
 }
 
 /// A column that a file lacks.
@@ -150,15 +175,14 @@ fn check_delimiter(delimiter: char) -> Result<()> {
 /// Checks a format, which may come from an untrusted file.
 fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
     let categorical = &format.sources.categorical;
-    let one_or_ragged =
-        |(source, column): (&crate::convert::CategorySource, &crate::schema::Categorical)| match (
-            &source.separator,
-            column.hotness,
-        ) {
-            (None, hotness) => hotness == Hotness::Fixed(1) && source.weights.is_none(),
-            (Some(separator), Hotness::Ragged { .. }) => !separator.is_empty(),
-            (Some(_), Hotness::Fixed(_)) => false,
-        };
+    let one_or_ragged = |(source, column): (&CategorySource, &crate::schema::Categorical)| match (
+        &source.separator,
+        column.hotness,
+    ) {
+        (None, hotness) => hotness == Hotness::Fixed(1) && source.weights.is_none(),
+        (Some(separator), Hotness::Ragged { .. }) => !separator.is_empty(),
+        (Some(_), Hotness::Fixed(_)) => false,
+    };
     check_delimiter(format.delimiter)?;
     if !format.sources.fits(schema) || !categorical.iter().zip(&schema.categorical).all(one_or_ragged) {
         return Err(Error::columns(None, "the CSV format does not match the columns of the schema"));
@@ -277,14 +301,14 @@ impl CsvParser {
             let largest = named.largest_number(number);
             targets[feature(column)?].push(Target::Dense { number, largest });
         }
-        let mut weighted = Vec::new();
+        let (mut weighted, mut fields_of_categories) = (Vec::new(), Vec::new());
         for (number, source) in format.sources.categorical.iter().enumerate() {
             let (column, separator) = (&schema.categorical[number], source.separator.as_ref());
             let separator = separator.map(|separator| Finder::new(separator).into_owned());
             let of = feature(&source.column)?;
+            fields_of_categories.push(of);
             if let (Some(weights), Some(separator)) = (&source.weights, &separator) {
-                let field = feature(weights)?;
-                let (name, separator) = (column.name.clone(), separator.clone());
+                let (field, name, separator) = (feature(weights)?, column.name.clone(), separator.clone());
                 targets[field].push(Target::Weights { number, separator: separator.clone() });
                 weighted.push(WeightedColumn { number, name, weights: field, categories: of, separator });
             }
@@ -296,8 +320,9 @@ impl CsvParser {
             };
             targets[of].push(target);
         }
-        let line_bytes_max = limits.line_bytes_max;
-        Ok(Self { names, fields, line_bytes_max, targets, weighted, labels_absent, weight_absent })
+        let Limits { line_bytes_max, .. } = limits;
+        let sequences = SequenceColumn::all(schema, &format.sources, &fields_of_categories);
+        Ok(Self { names, fields, line_bytes_max, targets, weighted, sequences, labels_absent, weight_absent })
     }
 
     /// Appends a row, or the part before its first fault.
@@ -324,7 +349,14 @@ impl CsvParser {
         }
         match fields.next() {
             None => match self.weighted.iter().find(|of| !rows.categories[of.number].is_weighted()) {
-                None => Ok(()),
+                None => match rows.unequal_column(rows.len()) {
+                    None => Ok(()),
+                    Some(unequal) => {
+                        let mut columns = self.sequences.iter().flatten();
+                        let own = columns.find(|own| own.number == unequal.column);
+                        fault(BadReason::SequenceLength, own.map(|own| own.field as u32))
+                    }
+                },
                 Some(of) => fault(BadReason::WeightCount, Some(of.weights as u32)),
             },
             Some(_) if self.fields.all(line).is_none() => fault(BadReason::Quote, None),
@@ -406,12 +438,26 @@ impl CsvParser {
         columns.find_map(|column| wrong_weight(|take| self.each_category(text, &column.separator, take)))
     }
 
+    /// Returns the number of categories, or weights, in a field.
+    fn count(&self, field: usize, fields: &[Cow<'_, [u8]>], separator: &Finder<'static>) -> usize {
+        let text = fields.get(field).map_or(&b""[..], |text| text);
+        count_parts(|take| self.each_category(text, separator, take))
+    }
+
+    /// Describes a row in which a column of a sequence, in `field`, has another number of categories than the first.
+    fn describe_sequence(&self, field: Option<u32>, fields: &[Cow<'_, [u8]>]) -> String {
+        let count = |column: &SequenceColumn| self.count(column.field, fields, &column.separator);
+        let mut pairs = self.sequences.iter().filter_map(|columns| columns.split_first());
+        let differs = pairs.find_map(|(of, others)| {
+            let own = others.iter().find(|own| Some(own.field as u32) == field && count(own) != count(of))?;
+            Some(unequal_lengths((count(own), count(of)), &of.name))
+        });
+        differs.unwrap_or_default()
+    }
+
     /// Describes a row with another number of weights, which are in `field`, than of categories.
     fn describe_weight_count(&self, field: Option<u32>, fields: &[Cow<'_, [u8]>]) -> String {
-        let count = |field: usize, separator: &Finder<'static>| {
-            let text = fields.get(field).map_or(&b""[..], |text| text);
-            count_parts(|take| self.each_category(text, separator, take))
-        };
+        let count = |field: usize, separator: &Finder<'static>| self.count(field, fields, separator);
         let mut columns = WeightedColumn::with_weights_in(&self.weighted, field.map(|field| field as usize));
         columns.find_map(|column| column.describe_count(count)).unwrap_or_default()
     }
@@ -532,6 +578,7 @@ impl LineParser for CsvParser {
                 format!("{} is not {}", wrong.unwrap_or(shown), number::WEIGHT)
             }
             BadReason::WeightCount => self.describe_weight_count(fault.field, &fields),
+            BadReason::SequenceLength => self.describe_sequence(fault.field, &fields),
             BadReason::Split => unreachable!("the source describes it"),
         }
     }

@@ -5,6 +5,7 @@ pub(crate) mod exact;
 pub(crate) mod moments;
 pub(crate) mod options;
 pub(crate) mod schema_file;
+mod sequence_entry;
 
 use std::collections::BTreeMap;
 
@@ -115,7 +116,10 @@ impl Plan {
                 column.rows = vocabulary.rows();
             }
             if let Hotness::Ragged { max } = &mut column.hotness {
-                *max = statistics.largest_bags.get(number).copied().unwrap_or(BAG_MAX).max(1);
+                *max = match self.draft.sequence_of(&column.name) {
+                    Some(sequence) => sequence.max,
+                    None => statistics.largest_bags.get(number).copied().unwrap_or(BAG_MAX).max(1),
+                };
             }
         }
         Ok(schema)

@@ -233,6 +233,7 @@ impl CriteoColumns {
             weight: None,
             dense: (0..DENSE_COLUMNS).map(dense).collect(),
             dense_dtype,
+            sequences: Vec::new(),
             categorical: (0..CATEGORICAL_COLUMNS).map(categorical).collect(),
         };
         Plan {

@@ -10,6 +10,7 @@ use rankine_base::error::{Error, Result};
 use rankine_base::files::read_text;
 use serde::Deserialize;
 
+use crate::convert::plan::sequence_entry::{self, SequenceEntry};
 use crate::convert::plan::{Learning, Plan};
 use crate::convert::{BAG_MAX, TABLE_ROWS_MAX};
 use crate::label::is_share;
@@ -58,6 +59,9 @@ struct File {
     /// Categorical inputs, which look up rows of an embedding table.
     #[serde(default)]
     categorical: Vec<CategoricalEntry>,
+    /// Categorical inputs with the same number of categories in each row.
+    #[serde(default)]
+    sequence: Vec<SequenceEntry>,
 }
 
 /// How the text is divided into fields.
@@ -241,6 +245,7 @@ impl SchemaFile {
                 weight: None,
                 dense: Vec::new(),
                 dense_dtype: DenseDtype::F32,
+                sequences: Vec::new(),
                 categorical: Vec::new(),
             },
             names: HashSet::new(),
@@ -266,7 +271,11 @@ impl SchemaFile {
             self.sources.weight = Some(weight.column);
         }
         file.dense.into_iter().try_for_each(|entry| self.add_dense(entry))?;
-        file.categorical.into_iter().try_for_each(|entry| self.add_categorical(entry))
+        file.categorical.into_iter().try_for_each(|entry| self.add_categorical(entry))?;
+        file.sequence.into_iter().try_for_each(|entry| {
+            self.draft.sequences.push(entry.sequence(&self.draft)?);
+            Ok(())
+        })
     }
 
     /// Returns the name of the dataset's column that a section describes, which must be unused, and records where the
@@ -453,12 +462,15 @@ impl SchemaFile {
             sources: self.sources.clone(),
         });
         let draft = self.draft(min_count, dense_dtype);
-        self.check_weights(&draft, "add separator = \"...\"")?;
+        self.check_bags(&draft, "add separator = \"...\"")?;
         Ok(Plan { draft, standardized: self.standardized.clone(), format, learning: Learning::All })
     }
 
-    /// Checks that columns with weights have bags; `instead` is how they get some.
-    fn check_weights(&self, draft: &Schema, instead: &str) -> Result<()> {
+    /// Checks that columns with weights, and columns of sequences, have bags; `instead` is how they get some.
+    fn check_bags(&self, draft: &Schema, instead: &str) -> Result<()> {
+        if let Some(conflict) = sequence_entry::unsuitable_column(draft, instead) {
+            return Err(self.document.problem(&conflict).into());
+        }
         let mut columns = draft.categorical.iter().enumerate();
         match columns.find(|(_, column)| column.weighted && !column.hotness.varies()) {
             None => Ok(()),
@@ -500,7 +512,7 @@ impl SchemaFile {
         for (column, _) in draft.categorical.iter_mut().zip(lists).filter(|(_, list)| **list) {
             column.hotness = Hotness::Ragged { max: BAG_MAX };
         }
-        self.check_weights(&draft, "write it as a list, or add separator = \"...\"")?;
+        self.check_bags(&draft, "write it as a list, or add separator = \"...\"")?;
         let format = RowFormat::Parquet(self.sources.clone());
         Ok(Plan { draft, standardized: self.standardized.clone(), format, learning: Learning::All })
     }
@@ -597,6 +609,7 @@ mod tests {
             &format!("{label}[[dense]]\ncolumn = \"b\"\ntransform = \"log1p\""),
             &format!("{column}vocabulary = \"exact\""),
             &format!("{column}vocabulary.kind = \"hash\"\nvocabulary.rows = 3"),
+            &format!("{column}[[sequence]]\nname = \"s\"\ncolumns = [\"b\"]\nkeep = \"first\""),
         ] {
             SchemaFile::parse("a.toml", right).unwrap();
             assert_eq!(violation(right), None, "{right}");
@@ -616,6 +629,7 @@ mod tests {
             &format!("{column}vocabulary = {{ kind = \"shared\", rows = 3 }}"),
             &format!("{column}separator = \"\""),
             &format!("{column}pool = \"mean\""),
+            &format!("{column}[[sequence]]\nname = \"s\"\ncolumns = [\"b\"]\nmax = 0"),
         ] {
             SchemaFile::parse("a.toml", wrong).unwrap_err();
             assert!(violation(wrong).is_some(), "{wrong}");

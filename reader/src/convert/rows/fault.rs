@@ -28,8 +28,16 @@ pub enum BadReason {
     BagWeight,
     /// A bag has more or fewer weights than categories.
     WeightCount,
+    /// The columns of a sequence have different numbers of categories.
+    SequenceLength,
     /// Its value cannot be compared with the value of the split.
     Split,
+}
+
+/// Describes a column of a sequence with another number of categories than the first column, `of`, has.
+pub(crate) fn unequal_lengths((found, expected): (usize, usize), of: &str) -> String {
+    let categories = if found == 1 { "category" } else { "categories" };
+    format!("{found} {categories}, but column {of} of the same sequence has {expected}")
 }
 
 /// Why a row is bad, and where.

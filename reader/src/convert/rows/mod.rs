@@ -28,6 +28,21 @@ pub struct RawRows {
     pub(crate) dense: Vec<Vec<f64>>,
     /// One entry per stored categorical column.
     pub(crate) categories: Vec<RawCategories>,
+    /// The numbers of the columns of each sequence.
+    sequences: Vec<Vec<usize>>,
+}
+
+/// A column of a sequence with another number of categories in a row than the first column of the sequence.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnequalColumn {
+    /// The column's number.
+    pub(crate) column: usize,
+    /// Its categories.
+    pub(crate) found: usize,
+    /// The number of the first column.
+    pub(crate) of: usize,
+    /// The categories of that one.
+    pub(crate) expected: usize,
 }
 
 /// The categories of one column.
@@ -93,6 +108,7 @@ impl RawRows {
             weights: Vec::new(),
             dense: vec![Vec::new(); schema.dense.len()],
             categories: schema.stored_categorical().iter().map(column).collect(),
+            sequences: schema.columns_of_sequences(),
         }
     }
 
@@ -109,6 +125,27 @@ impl RawRows {
     /// Removes the rows and keeps the memory.
     pub fn clear(&mut self) {
         self.truncate(0);
+    }
+
+    /// Returns the numbers of the columns of all sequences.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn columns_of_sequences(&self) -> impl Iterator<Item = usize> {
+        self.sequences.iter().flatten().copied()
+    }
+
+    /// Returns the first column that has more or fewer categories in a row than the first column of its sequence has.
+    /// Every column must have the row.
+    #[inline]
+    pub(crate) fn unequal_column(&self, row: usize) -> Option<UnequalColumn> {
+        self.sequences.iter().find_map(|columns| {
+            let (&of, others) = columns.split_first()?;
+            let count = |number: usize| {
+                let column = &self.categories[number];
+                column.end_of(row + 1) - column.end_of(row)
+            };
+            let column = others.iter().copied().find(|&column| count(column) != count(of))?;
+            Some(UnequalColumn { column, found: count(column), of, expected: count(of) })
+        })
     }
 
     /// Counts rows whose values were appended to every column.

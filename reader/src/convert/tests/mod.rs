@@ -8,6 +8,7 @@ mod like;
 mod partial;
 mod raw_columns;
 mod results;
+mod sequences;
 pub(crate) mod speed;
 mod weights;
 

@@ -180,8 +180,9 @@ impl Encoder {
         append_ids(&self.schema, out);
     }
 
-    /// Appends the samples of raw rows, which must have the same schema, without categories whose weight is 0; columns
-    /// of buckets remain as they are. Counts the categories that the vocabularies do not list.
+    /// Appends the samples of raw rows, which must have the same schema, without categories whose weight is 0 and
+    /// positions of sequences that are too many; columns of buckets remain as they are. Counts the categories that the
+    /// vocabularies do not list.
     pub(crate) fn encode(&self, rows: &RawRows, out: &mut Samples, unknown: Option<&UnknownCounter>) {
         if rows.is_empty() {
             return;
@@ -240,6 +241,7 @@ impl Encoder {
                 bags.remove_zero_weights(first);
             }
         }
+        self.schema.trim_sequences(out, first);
     }
 }
 

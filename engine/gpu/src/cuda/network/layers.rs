@@ -165,6 +165,7 @@ mod tests {
                     dtype: Dtype::Fp32,
                 })
                 .collect(),
+            attention: Vec::new(),
         }
     }
 

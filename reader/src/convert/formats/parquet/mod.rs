@@ -32,6 +32,7 @@ mod dictionary;
 mod file;
 mod object;
 mod pages;
+mod sequences;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,8 @@ const CATEGORY_BYTES_MAX: usize = 1 << 16;
 pub(crate) struct ParquetSource {
     files: Vec<ParquetFile>,
     split: Option<ColumnSplit>,
+    /// The numbers of the columns of each sequence.
+    sequences: Vec<Vec<usize>>,
     /// Number of threads that decode.
     threads: NonZeroUsize,
 }
@@ -198,7 +201,7 @@ pub(crate) fn parquet_source(
         Ok(ParquetFile { rows, leaves, actions, weighted, kept, split, labels_absent, weight_absent, source })
     };
     let files = files.into_iter().map(open).collect::<Result<_>>()?;
-    Ok(ParquetSource { files, split: None, threads })
+    Ok(ParquetSource { files, split: None, sequences: schema.columns_of_sequences(), threads })
 }
 
 /// Returns the schema of a file or of tables in its place, and the number of rows; 0 for tables.
@@ -320,6 +323,10 @@ impl ParquetFile {
             };
             rows.truncate(before);
             return Err(Fault { reason, field: Some(leaf as u32) });
+        }
+        if let Some(leaf) = self.unequal_leaf(chunk, row, rows) {
+            rows.truncate(before);
+            return Err(Fault { reason: BadReason::SequenceLength, field: Some(leaf as u32) });
         }
         rows.end_rows(1);
         Ok(())
@@ -556,6 +563,7 @@ impl RowSource for ParquetSource {
                 format!("{} is not {}", wrong.unwrap_or(shown), number::WEIGHT)
             }
             BadReason::WeightCount => file.describe_weight_count(chunk, row, leaf),
+            BadReason::SequenceLength => file.describe_sequence(chunk, row, (leaf, &self.sequences)),
             BadReason::Bag => format!("there are more than {BAG_MAX} categories"),
             _ => format!("the categories have more than {CATEGORY_BYTES_MAX} bytes; they start with {shown}"),
         };

@@ -1,5 +1,7 @@
 //! From a job to its model: applies the job to the columns of a dataset.
 
+mod attention;
+
 use rankine_base::nearest;
 use rankine_embedding::{Optimizer, Pooling, TableSpec};
 use rankine_job as job;
@@ -20,6 +22,7 @@ pub fn translate(job: &Job, schema: &Schema) -> Result<rules::Model, Vec<Conflic
     check_columns(job, schema, &mut conflicts);
     let heads = heads(job, schema, &mut conflicts);
     let tables = Tables::new(job, schema, &mut conflicts);
+    let attention = attention::attention(job, schema, |column| tables.dim_of(column), &mut conflicts);
     if !conflicts.is_empty() {
         return Err(conflicts);
     }
@@ -42,6 +45,7 @@ pub fn translate(job: &Job, schema: &Schema) -> Result<rules::Model, Vec<Conflic
         heads,
         features: features.collect(),
         tables: tables.specs,
+        attention,
     };
     let rules = TrainingRules {
         dense: job.optimizer.dense.rule(),
@@ -139,6 +143,11 @@ impl Tables {
         }
         tables.check_names(job, conflicts);
         tables
+    }
+
+    /// Returns the elements of the vectors of a column.
+    fn dim_of(&self, column: usize) -> usize {
+        self.specs[self.of_columns[column]].dim
     }
 
     /// Adds the table that a column is the first to use; returns its index.
@@ -270,6 +279,7 @@ mod tests {
             weight: None,
             dense: vec![dense("age"), dense("price")],
             dense_dtype: DenseDtype::F32,
+            sequences: Vec::new(),
             categorical,
         }
     }

@@ -1,5 +1,7 @@
 //! Whether a model can be computed: checked for every spec that is read from a file.
 
+mod attention;
+
 use std::collections::HashSet;
 use std::fmt::Display;
 
@@ -42,6 +44,7 @@ impl ModelSpec {
         }
         unique("table", self.tables.iter().map(|table| &table.name))?;
         unique("feature", self.features.iter().map(|feature| &feature.column))?;
+        unique("attended sequence", self.attention.iter().map(|attention| &attention.sequence))?;
         unique("head", self.heads.iter().map(|head| &head.label))?;
         if let Some(table) = self.tables.iter().find(|table| !(1..=ROWS_MAX).contains(&table.rows)) {
             return Err(format!("table {} has {} rows; a table has 1 to {ROWS_MAX}", table.name, table.rows));
@@ -59,6 +62,7 @@ impl ModelSpec {
         if let Some(head) = self.heads.iter().find(|head| !(head.weight.is_finite() && head.weight >= 0.0)) {
             return Err(format!("head {} has weight {}", head.label, head.weight));
         }
+        self.check_attention()?;
         let elements = self.vector_elements();
         if elements == 0 || elements > 16 * COUNT_MAX {
             return Err(format!("the vectors of a sample have {elements} elements"));
@@ -107,6 +111,7 @@ mod tests {
             heads: (0..2).map(head).collect(),
             tables: (0..2).map(table).collect(),
             features: (0..2).map(feature).collect(),
+            attention: Vec::new(),
         }
     }
 
