@@ -47,6 +47,15 @@ impl RawEncoder {
         Some(names)
     }
 
+    /// Returns the names of the raw columns that belong to sequences.
+    #[cfg(feature = "arrow")]
+    pub(crate) fn columns_of_sequences(&self) -> Vec<String> {
+        let Some(format) = self.format() else { return Vec::new() };
+        let sources = format.sources(&self.stored).categorical;
+        let numbers = self.stored.columns_of_sequences().into_iter().flatten();
+        numbers.map(|number| sources[number].column.clone()).collect()
+    }
+
     /// Turns raw rows into samples. Ids out of range stay, where the rules are that they are no errors. `raw` is memory
     /// that is reused.
     pub(crate) fn encode(

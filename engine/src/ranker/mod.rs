@@ -151,7 +151,10 @@ impl Ranker {
             return Err(ScoreError::ScoresShape { rows, heads, found: scores.len() });
         }
         let mut before = 0;
+        let sequences = model.raw.columns_of_sequences();
         for piece in pieces {
+            let positions = piece.check_positions(&sequences).map_err(FeatureError::from);
+            positions.map_err(|error| ScoreError::from(error).after_rows(before))?;
             // At least once, so that columns are checked.
             for first in (0..piece.len().max(1)).step_by(ROWS_MAX) {
                 let range = first..(first + ROWS_MAX).min(piece.len());

@@ -198,6 +198,7 @@ impl Trainer {
     /// As [`Trainer::push`].
     #[cfg(feature = "arrow")]
     pub fn push_arrow(&mut self, rows: &ArrowRows) -> Result<(), TrainerError> {
+        rows.check_positions(&self.raw.columns_of_sequences()).map_err(FeatureError::from)?;
         rows.with_columns(|columns| self.push_raw(rows.len(), columns))
     }
 

@@ -30,6 +30,8 @@ pub struct ArrowColumn {
     values: FlatValues,
     /// Where the values of each row start, then their end; `None`: one value per row.
     offsets: Option<Vec<u32>>,
+    /// The first row whose list has a null text, which is left out.
+    null_text: Option<usize>,
 }
 
 impl ArrowColumn {
@@ -44,7 +46,7 @@ impl ArrowColumn {
             return Self::of_lists(name, &lists);
         }
         let values = FlatValues::of(array).ok_or_else(|| unsupported(&name, array.data_type()))?;
-        Ok(Self { name, values, offsets: None })
+        Ok(Self { name, values, offsets: None, null_text: None })
     }
 
     /// Makes a column whose row `i` has the values from `offsets[i]` to `offsets[i + 1]`.
@@ -58,14 +60,16 @@ impl ArrowColumn {
             let values = values.array.len();
             return Err(RawColumnError::Offsets { column: name, values });
         }
-        Ok(Self { name, values, offsets: Some(offsets) })
+        Ok(Self { name, values, offsets: Some(offsets), null_text: None })
     }
 
     fn of_lists(name: String, lists: &Lists<'_>) -> Result<Self, RawColumnError> {
         let unsupported = || unsupported(&name, lists.array.data_type());
-        let (mut offsets, mut kept) = (vec![0], Vec::new());
+        let (mut offsets, mut kept, mut null_text) = (vec![0], Vec::new(), None);
         for row in 0..lists.array.len() {
-            lists.append_to(row, &mut kept);
+            if !lists.append_to(row, &mut kept) {
+                null_text = null_text.or(Some(row));
+            }
             offsets.push(u32::try_from(kept.len()).map_err(|_| too_many(&name))?);
         }
         let values = FlatValues::of(lists.innermost()).ok_or_else(unsupported)?;
@@ -76,7 +80,7 @@ impl ArrowColumn {
         } else {
             values.gather(kept.into_iter().map(Some))
         };
-        Ok(Self { name, values, offsets: Some(offsets) })
+        Ok(Self { name, values, offsets: Some(offsets), null_text })
     }
 
     /// Returns the name.
@@ -89,16 +93,26 @@ impl ArrowColumn {
         self.offsets.as_ref().map_or(self.values.array.len(), |offsets| offsets.len() - 1)
     }
 
-    /// Returns some of its rows, without copying their values.
+    /// Returns the first row whose list has a null text.
+    pub(super) fn null_text(&self) -> Option<usize> {
+        self.null_text
+    }
+
+    /// Returns some of its rows, without copying their values; [`Self::null_text`] is lost.
     pub(super) fn slice(&self, rows: Range<usize>) -> Self {
-        let name = self.name.clone();
+        let (name, null_text) = (self.name.clone(), None);
         let Some(offsets) = &self.offsets else {
-            return Self { name, values: self.values.slice(rows.start, rows.len()), offsets: None };
+            return Self {
+                name,
+                values: self.values.slice(rows.start, rows.len()),
+                offsets: None,
+                null_text,
+            };
         };
         let (first, last) = (offsets[rows.start], offsets[rows.end]);
         let values = self.values.slice(first as usize, (last - first) as usize);
         let offsets = offsets[rows.start..=rows.end].iter().map(|offset| offset - first).collect();
-        Self { name, values, offsets: Some(offsets) }
+        Self { name, values, offsets: Some(offsets), null_text }
     }
 
     /// Returns the values in the form that the library takes, if it is not the form in which they are stored.
@@ -151,17 +165,27 @@ pub(super) struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
-    /// Appends where the values of a row are in the innermost array, without nulls.
-    fn append_to(&self, row: usize, kept: &mut Vec<usize>) {
+    /// Appends where the values of a row are in the innermost array, and returns whether they are all of its values:
+    /// null texts are left out.
+    fn append_to(&self, row: usize, kept: &mut Vec<usize>) -> bool {
         if self.array.is_null(row) {
-            return;
+            return true;
         }
-        let valid = self.range(row).filter(|&at| !self.values.is_null(at));
+        let range = self.range(row);
+        let valid = range.clone().filter(|&at| !self.values.is_null(at));
         match Self::of(self.values) {
-            Some(inner) => valid.for_each(|at| inner.append_to(at, kept)),
+            // Each is appended, whatever the others lack.
+            Some(inner) => valid.map(|at| inner.append_to(at, kept)).filter(|&all| !all).count() == 0,
             // Weights would belong to other categories if one of them was left out here.
-            None if is_number(self.values.data_type()) => kept.extend(self.range(row)),
-            None => kept.extend(valid),
+            None if is_number(self.values.data_type()) => {
+                kept.extend(range);
+                true
+            }
+            None => {
+                let before = kept.len();
+                kept.extend(valid);
+                kept.len() - before == range.len()
+            }
         }
     }
 

@@ -48,7 +48,18 @@ impl ArrowRows {
         self.rows == 0
     }
 
-    /// Returns some of the rows, without copying their values.
+    /// Checks that columns whose values have positions, such as those of sequences, have no nulls in lists.
+    ///
+    /// # Errors
+    /// [`RawColumnError::Value`]
+    pub(crate) fn check_positions(&self, columns: &[String]) -> Result<(), RawColumnError> {
+        let mut checked =
+            self.columns.iter().filter(|column| columns.iter().any(|name| name == column.name()));
+        let null = checked.find_map(|column| Some((column.name(), column.null_text()?)));
+        null.map_or(Ok(()), |(column, row)| Err(RawColumnError::null_in_sequence(column, row)))
+    }
+
+    /// Returns some of the rows, without copying their values; [`Self::check_positions`] comes before.
     pub(crate) fn slice(&self, rows: Range<usize>) -> Self {
         let columns = self.columns.iter().map(|column| column.slice(rows.clone())).collect();
         Self { rows: rows.len(), columns }
@@ -78,7 +89,7 @@ impl TryFrom<&RecordBatch> for ArrowRows {
 mod tests {
     use std::sync::Arc;
 
-    use arrow_array::builder::{Int32Builder, ListBuilder};
+    use arrow_array::builder::{Int32Builder, ListBuilder, StringBuilder};
     use arrow_array::{
         Array, ArrayRef, BinaryArray, Date32Array, Date64Array, Decimal64Array, Decimal128Array,
         Decimal256Array, FixedSizeBinaryArray, Int32Array, Int64Array, StringArray, Time32SecondArray,
@@ -196,6 +207,23 @@ mod tests {
             let RawColumnValues::Integers(found) = columns[0].values else { panic!("{columns:?}") };
             assert_eq!((columns[0].offsets, found), (Some(&[0, 0, 1][..]), &[4][..]));
         });
+    }
+
+    #[test]
+    fn null_texts_are_left_out_of_lists_but_not_of_sequences() {
+        let mut lists = ListBuilder::new(StringBuilder::new());
+        for row in [&[Some("a"), Some("b")][..], &[], &[Some("c"), None, Some("d")], &[None]] {
+            lists.append_value(row.iter().copied());
+        }
+        let column = ArrowColumn::new("x".into(), &(Arc::new(lists.finish()) as ArrayRef)).unwrap();
+        let rows = ArrowRows::new(4, vec![column]).unwrap();
+        rows.with_columns(|columns| {
+            let found = matches!(columns[0].values, RawColumnValues::Texts(["a", "b", "c", "d"]));
+            assert!(found && columns[0].offsets == Some(&[0, 2, 2, 4, 4]), "{columns:?}");
+        });
+        rows.check_positions(&["y".into()]).unwrap();
+        let refused = rows.check_positions(&["y".into(), "x".into()]).unwrap_err().to_string();
+        assert_eq!(refused, "column x, row 2: null is not a category: each position of a sequence has one");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Raw rows in memory, column by column, for a model in the caller's process.
 
+mod error;
+
 use std::ops::Range;
 
 use rankine_base::nearest::did_you_mean;
@@ -7,12 +9,13 @@ use rankine_base::nearest::did_you_mean;
 use crate::convert::BAG_MAX;
 use crate::convert::formats::criteo;
 use crate::convert::number;
-use crate::convert::rows::fault::unequal_lengths;
 use crate::convert::rows::source::largest_raw_number;
 use crate::convert::rows::value_type::{ValueType, ValueUse};
 use crate::convert::rows::{RawBags, RawCategories, RawRows, RawValues, UnequalColumn};
 use crate::origin::{CategorySource, ColumnSources, LabelRule, LabelSource, RowFormat};
 use crate::schema::{Categorical, Dense, Hotness, Label, Schema, VocabularyKind};
+
+pub use error::RawColumnError;
 
 /// Whether raw rows have labels, and weights if the schema has a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,123 +51,6 @@ pub enum RawColumnValues<'a> {
     /// Exact values of a type, such as decimals or dates: numbers, or categories; `None` is a missing number, and the
     /// empty category, or with offsets no category.
     Exact(ValueType, &'a [Option<i128>]),
-}
-
-/// Why raw columns do not fit a model. Rows count from 0.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RawColumnError {
-    /// The model's data have no raw rows.
-    #[error("generated data have no raw rows: give mapped features")]
-    NoRawRows,
-    /// A column of the model is missing.
-    #[error("there is no column {name}{hint}")]
-    Missing {
-        /// The column.
-        name: String,
-        /// What the caller may have meant, or nothing.
-        hint: String,
-    },
-    /// The model has no such column.
-    #[error("the model has no column {name}{hint}")]
-    Unknown {
-        /// The column.
-        name: String,
-        /// What the caller may have meant, or nothing.
-        hint: String,
-    },
-    /// Two columns have one name.
-    #[error("column {name} is given twice")]
-    Twice {
-        /// The name.
-        name: String,
-    },
-    /// A column has another number of rows.
-    #[error("column {column} has {found} {}; expected {expected}", if *found == 1 { "row" } else { "rows" })]
-    Rows {
-        /// The column.
-        column: String,
-        /// Rows of the batch.
-        expected: usize,
-        /// Rows of the column.
-        found: usize,
-    },
-    /// Offsets do not start at 0, decrease, or do not end at the number of values.
-    #[error("column {column}: its offsets must rise from 0 to the number of values, {values}")]
-    Offsets {
-        /// The column.
-        column: String,
-        /// The number of values.
-        values: usize,
-    },
-    /// A column has more values than offsets can count.
-    #[error("column {column} has more than {} values: give fewer rows at a time", u32::MAX)]
-    TooManyValues {
-        /// The column.
-        column: String,
-    },
-    /// The values of a column have the wrong type.
-    #[error("column {column} has {found}, but the model needs {expected}")]
-    Type {
-        /// The column.
-        column: String,
-        /// The type of the values.
-        found: String,
-        /// What is needed.
-        expected: &'static str,
-    },
-    /// A value is not one of its column.
-    #[error("column {column}, row {row}: {value} is not {expected}")]
-    Value {
-        /// The column.
-        column: String,
-        /// The row.
-        row: usize,
-        /// The value.
-        value: String,
-        /// What is needed.
-        expected: String,
-    },
-    /// A row has another number of weights than of categories.
-    #[error("column {column}, row {row}: {}", number::weight_count((*found, *expected), of))]
-    WeightCount {
-        /// The column of the weights.
-        column: String,
-        /// The row.
-        row: usize,
-        /// The column of the categories.
-        of: String,
-        /// Categories of the row.
-        expected: usize,
-        /// Weights of the row.
-        found: usize,
-    },
-    /// The columns of a sequence have different numbers of categories in a row.
-    #[error("column {column}, row {row}: {}", unequal_lengths((*found, *expected), of))]
-    SequenceLength {
-        /// A column of the sequence.
-        column: String,
-        /// The row.
-        row: usize,
-        /// The first column of the sequence.
-        of: String,
-        /// Categories of that column.
-        expected: usize,
-        /// Categories of this column.
-        found: usize,
-    },
-    /// A row has another number of categories than the column has in training.
-    #[error("column {column}, row {row}: {found} categories; expected {expected}")]
-    BagSize {
-        /// The column.
-        column: String,
-        /// The row.
-        row: usize,
-        /// Categories per row.
-        expected: String,
-        /// Categories of this row.
-        found: usize,
-    },
 }
 
 impl RawRows {
@@ -484,9 +370,7 @@ impl CategoriesOf<'_> {
                     for at in values_of(raw, row) {
                         match raw.is_null_in_list(at) {
                             true if self.is_sequence => {
-                                let (column, value) = (raw.name.to_owned(), "null".into());
-                                let expected = "a category: each position of a sequence has one".into();
-                                return Err(RawColumnError::Value { column, row, value, expected });
+                                return Err(RawColumnError::null_in_sequence(raw.name, row));
                             }
                             true => continue,
                             false => self.push_value(raw, (row, at), to)?,
