@@ -2,6 +2,7 @@
 //! folder; nothing is removed.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -226,8 +227,9 @@ fn move_entries(from: &Path, named: &Path) -> std::io::Result<()> {
 /// going to be written again. Unreadable lines before it stay, too: a torn line says nothing about the lines after it.
 ///
 /// Written again are the lines of later steps and the evaluations at the end of a run. Those are of the last model or,
-/// with early stopping, of an earlier one. While a run trains, a step is evaluated at most once; if the evaluation of
-/// this step was among the state that training continues with, it is not repeated.
+/// with early stopping, of an earlier one, which was evaluated before: while a run trains, a step is evaluated at most
+/// once. Its line may follow those of later steps, if its metrics were computed beside them. If the evaluation of this
+/// step was among the state that training continues with, it is not repeated.
 fn kept_bytes(text: &[u8], step: u64, is_evaluated: bool) -> usize {
     #[derive(Deserialize)]
     struct Line<'a> {
@@ -236,17 +238,21 @@ fn kept_bytes(text: &[u8], step: u64, is_evaluated: bool) -> usize {
         step: u64,
     }
     let (mut end, mut kept) = (0, 0);
-    let (mut latest, mut evaluations) = (0, 0);
+    let (mut evaluated, mut is_repeated, mut is_later) = (HashSet::new(), false, false);
     for line in text.split_inclusive(|&byte| byte == b'\n') {
         end += line.len();
         let Ok(read) = serde_json::from_slice::<Line<'_>>(line) else { continue };
-        // What early stopping makes of an evaluation follows it.
-        let is_final = ["eval", "early_stopping"].contains(&&*read.kind) && {
-            evaluations += u32::from(read.kind == "eval" && read.step == step);
-            read.step < latest || (read.step == step && evaluations > u32::from(is_evaluated))
+        let is_final = match &*read.kind {
+            "eval" => {
+                is_repeated = !evaluated.insert(read.step) || (read.step == step && !is_evaluated);
+                is_repeated
+            }
+            // What early stopping makes of an evaluation follows it.
+            "early_stopping" => is_repeated,
+            _ => false,
         };
-        latest = latest.max(read.step);
-        if line.ends_with(b"\n") && read.step <= step && !is_final {
+        is_later |= read.step > step;
+        if line.ends_with(b"\n") && !is_later && !is_final {
             kept = end;
         }
     }
@@ -304,6 +310,13 @@ mod tests {
             let text = judged.concat();
             let found = &text[..kept_bytes(text.as_bytes(), step, is_evaluated)];
             assert_eq!(found, judged[..kept].concat(), "{step}");
+        }
+        // The metrics of an evaluation were computed beside later steps, and the run was stopped then.
+        let beside = [train(10), eval(10), train(20), train(30), eval(20)];
+        for (step, is_evaluated, kept) in [(30, false, 5), (35, false, 5), (20, true, 3), (20, false, 3)] {
+            let text = beside.concat();
+            let found = &text[..kept_bytes(text.as_bytes(), step, is_evaluated)];
+            assert_eq!(found, beside[..kept].concat(), "{step}");
         }
         // A log to which an earlier version added evaluations twice loses no step.
         let twice = [&best[..], &[train(40), eval(40), train(50)]].concat().concat();
