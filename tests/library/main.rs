@@ -7,6 +7,7 @@ mod support;
 mod average;
 mod beside;
 mod buckets;
+mod columns;
 mod downsampling;
 mod early_stopping;
 mod eval_batch_size;

@@ -3,14 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a failed preparation may end the test")]
 
 use std::fs;
-use std::path::Path;
 
-use rankine::job::Job;
-use rankine_engine::ranker::{Features, Ids, Ranker, RawColumn, RawColumnValues};
-use rankine_engine::trainer::{Trainer, TrainerOptions, TrainingRows};
-use rankine_engine::training::Start;
-use rankine_reader::{BatchStream, Dataset, Part, Samples, StreamOptions};
+use rankine_engine::ranker::{Features, Ids, Ranker};
+use rankine_reader::{Part, Samples};
 
+use crate::columns::{self, numbers_of, samples, texts};
 use crate::support::films::columns_of;
 use crate::support::{self, BAD_DATA, Place, SUCCESS, USAGE, numbers, run, summary, train, weights};
 
@@ -78,13 +75,6 @@ fn convert(place: &Place, rows: &[String]) {
     run(["convert", "csv", &log, "--schema", &schema, "--eval", &eval, "--out", &data]).with(SUCCESS);
 }
 
-fn samples(place: &Place, part: Part) -> Vec<Samples> {
-    let dataset = Dataset::open(&place.path("data")).unwrap();
-    let stream = StreamOptions::one_epoch(128);
-    let batches = BatchStream::open(dataset.part(part).unwrap(), &stream).unwrap();
-    batches.map(|batch| std::mem::take(&mut batch.unwrap().samples)).collect()
-}
-
 fn ids(samples: &Samples) -> Vec<Ids<'_>> {
     let bags = samples.categorical.iter().enumerate();
     bags.map(|(number, bags)| match number {
@@ -92,16 +82,6 @@ fn ids(samples: &Samples) -> Vec<Ids<'_>> {
         _ => Ids::Weighted { offsets: &bags.offsets, ids: &bags.ids, weights: &bags.weights },
     })
     .collect()
-}
-
-fn texts<'a>(name: &'a str, values: &'a [&'a str]) -> RawColumn<'a> {
-    RawColumn { name, values: RawColumnValues::Texts(values), offsets: None }
-}
-
-/// The tables of a saved model are compared as numbers: other ranks sum in another order.
-fn numbers_of(bytes: &[u8]) -> Vec<f32> {
-    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    bytes[header..].chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect()
 }
 
 #[test]
@@ -229,42 +209,10 @@ fn scores_of_any_form_of_rows_are_the_evaluated_ones() {
 
 #[test]
 fn pushed_and_resumed_trainings_give_the_bits_of_a_whole_one() {
-    let place = Place::new();
-    let rows = rows(2500, 5);
+    let (place, rows) = (Place::new(), rows(2500, 5));
     convert(&place, &rows);
-    let job = support::job(&place);
-    let sets = [&SETS[..], &["checkpoint.every_steps=5"]].concat();
-    train(&place, &job, "whole", &sets).with(SUCCESS);
-    let expected = weights(&place, "whole");
-    let start = |run_dir: &str| {
-        let options = TrainerOptions { run_dir: Some(place.path(run_dir)), start: Start::New, stop: None };
-        Trainer::start(&Job::load(Path::new(&job), &SETS).unwrap(), options, ()).unwrap()
-    };
-    let mut trainer = start("mapped");
-    for samples in samples(&place, Part::Train) {
-        let labels: Vec<_> = samples.labels.iter().map(Vec::as_slice).collect();
-        let features = Features { rows: samples.len, dense: &samples.dense, categorical: &ids(&samples) };
-        trainer.push(&TrainingRows { features, labels: &labels, weights: None }).unwrap();
-    }
-    trainer.finish().unwrap();
-    assert!(weights(&place, "mapped") == expected);
-
-    let mut trainer = start("raw");
-    for rows in rows[..2000].chunks(128) {
-        let fields = columns_of(rows, ',');
-        let columns: Vec<_> = NAMES.iter().zip(&fields).map(|(name, values)| texts(name, values)).collect();
-        trainer.push_raw(rows.len(), &columns).unwrap();
-    }
-    trainer.finish().unwrap();
-    assert!(weights(&place, "raw") == expected);
-
-    train(&place, &job, "half", &[&sets[..], &["train.max_steps=7"]].concat()).with(SUCCESS);
-    let run_dir = place.word("half");
-    run(["train", &job, "--quiet", "--run-dir", &run_dir, "--resume"]
-        .into_iter()
-        .chain(sets.iter().flat_map(|set| ["--set", *set])))
-    .with(SUCCESS);
-    assert!(weights(&place, "half") == expected);
+    let rows = (&NAMES[..], &rows[..2000]);
+    columns::pushed_and_resumed_trainings_give_the_bits_of_a_whole_one(&place, rows, &SETS, ids);
 }
 
 #[test]
