@@ -1,12 +1,22 @@
-//! Where the keys of sequences, and the gradients with respect to them, are stored: one after another, behind the
-//! vectors of a batch's samples.
+//! Where vectors and keys are stored: the vectors of features side by side in a sample's row; the keys of sequences,
+//! and the gradients with respect to them, one after another behind the vectors of a batch's samples.
 
 use std::ops::Range;
 
 use rankine_embedding::Pooling;
 use rankine_embedding::cpu::{Bags, Feature, FeatureSlot};
-use rankine_model::{AttentionSpec, ModelSpec};
+use rankine_model::{AttentionSpec, FeatureSpec, ModelSpec};
 use rankine_reader::Samples;
+
+/// Returns the features with their columns' numbers, and where their vectors are in a sample's.
+pub(crate) fn features_of(spec: &ModelSpec) -> impl Iterator<Item = (usize, &FeatureSpec, Range<usize>)> {
+    let mut offset = spec.bottom_outputs();
+    spec.features.iter().enumerate().map(move |(column, feature)| {
+        let first = offset;
+        offset += spec.feature_dim(feature);
+        (column, feature, first..offset)
+    })
+}
 
 /// A sequence that attention reads.
 #[derive(Debug, Clone, Copy)]

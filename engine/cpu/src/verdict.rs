@@ -8,7 +8,7 @@ use rankine_embedding::{Pooling, vectorized};
 use rankine_reader::{Bags, Samples};
 use rankine_topology::Rank;
 
-use super::positions::{Attribute, PositionSlots, SequenceKeys};
+use super::positions::{Attribute, PositionSlots, SequenceKeys, features_of};
 use rankine_model::guard::{
     DENSE_SQUARES_MAX, FoundOn, NonFinite, SkipReason, StepOutcome, VECTOR_GRADIENT_MAX,
 };
@@ -98,16 +98,6 @@ vectorized! {
     fn largest_magnitude(gradients: &[f32], largest: &mut u32) {
         *largest = gradients.iter().fold(0, |largest, gradient| largest.max(gradient.abs().to_bits()));
     }
-}
-
-/// Returns the features with their columns' numbers, and where their vectors are in a sample's.
-fn features_of(spec: &ModelSpec) -> impl Iterator<Item = (usize, &FeatureSpec, Range<usize>)> {
-    let mut offset = spec.bottom_outputs();
-    spec.features.iter().enumerate().map(move |(column, feature)| {
-        let first = offset;
-        offset += spec.feature_dim(feature);
-        (column, feature, first..offset)
-    })
 }
 
 /// Marks the tables with a row whose gradient is not finite or out of bounds.

@@ -12,6 +12,7 @@ use rankine_model::{AttentionSpec, MlpSpec, ModelSpec};
 use rankine_reader::Samples;
 
 use crate::mlp::{Mlp, MlpTile};
+use crate::positions::features_of;
 use crate::tables::LookUp;
 
 use unit::{Unit, UnitTile};
@@ -81,7 +82,7 @@ impl<'a> Positions<'a> {
 impl Attention {
     /// Creates the attention of a model; `units` are the MLPs of its layout.
     pub(super) fn all(spec: &ModelSpec, units: Vec<MlpSpec>) -> Vec<Self> {
-        let slots = slots(spec);
+        let slots: Vec<_> = features_of(spec).map(|(_, _, slot)| slot).collect();
         let attention = |(number, (attention, unit)): (usize, (&AttentionSpec, MlpSpec))| {
             let slots_of =
                 |features: &[usize]| features.iter().map(|&feature| slots[feature].clone()).collect();
@@ -216,17 +217,6 @@ impl AttentionTile {
     pub(super) fn mlp(&self) -> &MlpTile {
         self.unit.mlp()
     }
-}
-
-/// Returns where the vector of each feature is among a sample's vectors.
-fn slots(spec: &ModelSpec) -> Vec<Range<usize>> {
-    let mut end = spec.bottom_outputs();
-    let slot = |feature| {
-        let start = end;
-        end += spec.feature_dim(feature);
-        start..end
-    };
-    spec.features.iter().map(slot).collect()
 }
 
 /// Adds values times a factor.
