@@ -140,8 +140,8 @@ __device__ inline void add(float4& sum, float4 value) {
 }
 
 // How the rows of a bag are combined: added up, or added up and divided by their number, or each multiplied by its
-// factor before they are added up.
-enum BagPooling : u32 { SUM, MEAN, BY_FACTORS };
+// factor before they are added up; or not at all: each look-up is a bag of its own, numbered by its position.
+enum BagPooling : u32 { SUM, MEAN, BY_FACTORS, SEPARATE };
 
 // A column of ids and the shard of a table that it looks up. If owners take turns, row `id` belongs to rank `id %
 // ranks` and is that rank's row `base + id / ranks`; otherwise it is the owner's row `base + id`. Some tables also
@@ -164,7 +164,7 @@ struct Feature {
     u32 row_words;
     // Elements of a row, a multiple of VECTOR.
     u32 dim;
-    // Where the vector starts within a sample's vectors.
+    // Where the vector starts within a sample's vectors; of separate rows, where the first one starts among the keys.
     u32 vector_offset;
     u32 shard;
     // Type of the rows: a `Dtype`.
@@ -178,7 +178,8 @@ struct Feature {
     u32 frequent;
     // Where the factors of the column's ids start, if it is pooled by factors.
     u32 factors;
-    u32 reserved;
+    // Elements from the row of one position to the next, if rows are separate.
+    u32 key_stride;
 };
 constexpr u32 TURNS = ~0u;
 constexpr u32 UNLISTED = ~0u;

@@ -8,6 +8,9 @@
 // Columns that are pooled by factors have kernels of their own, which read 4 bytes more per look-up: so the others need
 // neither branches nor registers for factors. Each product is rounded before it is added, as on the CPU.
 //
+// Rows that attention reads stay separate: they are copied position by position, by kernels of their own, which read a
+// row and an id per look-up, and write each row to its part of a key.
+//
 // Vectors that only products in fp8 read are written as these read them: in fp8, row by row and transposed. A block
 // collects the vectors of some samples in shared memory, where it transposes them.
 #include "dtype.cuh"
@@ -38,6 +41,8 @@ struct LookUp {
     const u32* samples_count;
     // [sample][stride]
     void* output;
+    // Where rows that are separate are written, as the features say.
+    void* keys;
     u32 samples;
     u32 stride;
 };
@@ -232,6 +237,21 @@ __device__ inline void look_up(const LookUp& p, const LookUpTask& task, const Fe
     }
 }
 
+// Copies the rows of the positions from `first` on that are in the batch.
+template <class T, u32 DTYPE>
+__device__ inline void copy_keys(const LookUp& p) {
+    const LookUpTask task = p.tasks[blockIdx.x];
+    const Feature feature = p.features[task.feature];
+    const u32 samples = *p.samples_count;
+    const u32 count = feature.offsets == FIXED ? samples * feature.hotness : p.offsets[feature.offsets + samples];
+    const u32 first = task.first + threadIdx.x / task.lanes * task.each, there = min(first + task.each, count);
+    if (first >= there) return;
+    const u32 column = threadIdx.x % task.lanes * VECTOR, columns = task.lanes * VECTOR;
+    const Part part = {feature, p.tables + feature.words, column, columns, first, there, there};
+    Elements<T> output = {static_cast<T*>(p.keys) + feature.vector_offset, feature.key_stride};
+    copy_rows<DTYPE>(p, part, output);
+}
+
 // Writes the transposed copy of a block's vectors. A thread turns up to four times a square of four samples and four
 // columns; all threads have read theirs before the first writes its own.
 __device__ inline void write_turned(const LookUpFp8& p, const LookUpTask& task, const Feature& feature,
@@ -316,9 +336,17 @@ __device__ inline void look_up_fp8(const LookUpFp8& p) {
     KERNEL(NAME, VECTORS, f32, T, FP32, FACTORS, BLOCKS)         \
     KERNEL(NAME, VECTORS, bf16, T, BF16, FACTORS, BLOCKS)        \
     KERNEL(NAME, VECTORS, f16, T, FP16, FACTORS, BLOCKS)
+#define KERNEL_OF_KEYS(VECTORS, ROWS, T, DTYPE)                                     \
+    extern "C" __global__ void __launch_bounds__(LOOK_UP_THREADS, 4)                \
+        look_up_keys_##VECTORS##_##ROWS(const __grid_constant__ LookUp p) {         \
+        copy_keys<T, DTYPE>(p);                                                     \
+    }
 #define KERNELS(VECTORS, T)                           \
     KERNELS_BY(look_up, VECTORS, T, false, 4)         \
-    KERNELS_BY(look_up_factors, VECTORS, T, true, 3)
+    KERNELS_BY(look_up_factors, VECTORS, T, true, 3)  \
+    KERNEL_OF_KEYS(VECTORS, f32, T, FP32)             \
+    KERNEL_OF_KEYS(VECTORS, bf16, T, BF16)            \
+    KERNEL_OF_KEYS(VECTORS, f16, T, FP16)
 
 KERNELS(f32, float)
 KERNELS(bf16, bf16)

@@ -19,7 +19,7 @@ struct Reduce {
     const u32* offsets;
     // Per pair, if its feature is pooled by factors: the factor of the look-up's gradient.
     const float* factors;
-    // [sample][stride]
+    // [sample][stride], then from `keys` on those with respect to keys.
     const void* gradients;
     // [block][2][vectors of the widest row]
     float4* parts;
@@ -42,6 +42,9 @@ struct Reduce {
     u32 owners;
     // Sums that a rank can have of rows that only one owner stores.
     u32 owned;
+    // Where the gradients with respect to keys start.
+    u32 keys;
+    u32 reserved;
 };
 
 __device__ inline bool stopped(const Reduce&) { return false; }

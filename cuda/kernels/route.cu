@@ -62,8 +62,8 @@ struct Route {
     u32* tickets;
     // Counts ids that are out of range for their table.
     u32* faults;
-    // Keys, each with a bag: the feature's number above `sample_bits`, the sample's below. Passes write alternately
-    // to the two arrays, the last pass to this one.
+    // Keys, each with a bag: the feature's number above `sample_bits`, below the sample's, or the position's if rows are
+    // separate. Passes write alternately to the two arrays, the last pass to this one.
     uint2* pairs;
     // In the end slots, each with a bag.
     uint2* sorted;
@@ -181,6 +181,7 @@ struct Source {
     u32 rows;
     u32 owner;
     u32 frequent;
+    bool separate;
     u32 sample;
 
     __device__ explicit Source(const Segment& segment) : index(segment.first - 1) {}
@@ -200,6 +201,7 @@ struct Source {
             rows = feature.rows;
             owner = feature.owner;
             frequent = feature.frequent;
+            separate = feature.pooling == SEPARATE;
             offsets = feature.offsets == FIXED ? nullptr : p.offsets + feature.offsets;
             ids = p.ids + feature.ids + (offsets == nullptr ? 0 : *offsets);
             sample = 0;
@@ -226,7 +228,9 @@ struct Source {
     __device__ u32 bag(const Route& p, u32 look_up) {
         const u32 at = look_up - begin;
         if (p.by_position != 0) return number << p.position_bits | at;
-        if (offsets != nullptr) {
+        if (separate) {
+            sample = offsets != nullptr ? *offsets + at : at;
+        } else if (offsets != nullptr) {
             sample = sample_of(offsets, *p.samples_count, *offsets + at, sample);
         } else {
             sample = hotness == 1 ? at : at / hotness;
@@ -439,8 +443,8 @@ __device__ inline u32 leave_slot(const Route& p, u32 look_up, u32 slot, u32 sort
     if (feature.offsets != FIXED) {
         const u32* offsets = p.offsets + feature.offsets;
         position += *offsets;
-        sample = sample_of(offsets, *p.samples_count, position, 0);
-    } else if (feature.hotness != 1) {
+        sample = feature.pooling == SEPARATE ? position : sample_of(offsets, *p.samples_count, position, 0);
+    } else if (feature.hotness != 1 && feature.pooling != SEPARATE) {
         sample = at / feature.hotness;
     }
     if (!FACTORS || p.slots != nullptr) p.slots[feature.slots + position] = slot;

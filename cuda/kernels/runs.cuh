@@ -171,10 +171,13 @@ __device__ inline void sum_runs(const P& p) {
         const bool head = there && pair.x != (team.lane == 0 ? current : previous);
         if (there) {
             const Feature& feature = p.features[number];
+            // Or the position.
             const u32 sample = pair.y & ((1u << p.sample_bits) - 1);
-            offset = (sample * p.stride + feature.vector_offset) / VECTOR;
+            const bool separate = feature.pooling == SEPARATE;
+            const u32 begin_of_bag = separate ? p.keys + sample * feature.key_stride : sample * p.stride;
+            offset = (begin_of_bag + feature.vector_offset) / VECTOR;
             vectors = feature.dim / VECTOR;
-            if (feature.pooling == SUM) {
+            if (feature.pooling == SUM || separate) {
                 scale = 1;
             } else if (feature.pooling == MEAN) {
                 scale = bag_scale(MEAN, bag_of(feature, p.offsets, sample).size);

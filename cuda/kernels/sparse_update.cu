@@ -21,7 +21,7 @@ struct SparseUpdate {
     const u32* offsets;
     // Per pair, if its feature is pooled by factors: the factor of the look-up's gradient.
     const float* factors;
-    // [sample][stride]
+    // [sample][stride], then from `keys` on those with respect to keys.
     const void* gradients;
     // [block][2][vectors of the widest row]: for the row in which a block begins, and for the row in which it ends.
     float4* parts;
@@ -30,7 +30,8 @@ struct SparseUpdate {
     u32 stride;
     // Vectors of the widest row.
     u32 vectors;
-    u32 reserved;
+    // Where the gradients with respect to keys start.
+    u32 keys;
 };
 
 __device__ inline bool stopped(const SparseUpdate& p) { return *p.context.stop != 0; }

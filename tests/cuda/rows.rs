@@ -58,7 +58,7 @@ impl Batch {
                 owner: Feature::TURNS,
                 frequent: Feature::UNLISTED,
                 factors: 0,
-                reserved: 0,
+                key_stride: 0,
             };
             features.push(feature);
             for _ in 0..table_rows {

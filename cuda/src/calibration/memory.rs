@@ -63,7 +63,7 @@ pub(super) fn gather(rank: &MeasuringRank) -> Result<f64> {
         owner: 0,
         frequent: kernels::Feature::UNLISTED,
         factors: 0,
-        reserved: 0,
+        key_stride: 0,
     };
     let features: Vec<_> = (0..FEATURES).map(feature).collect();
     let tasks = (0..FEATURES)
@@ -79,10 +79,12 @@ pub(super) fn gather(rank: &MeasuringRank) -> Result<f64> {
         offsets: crate::Pointer::NULL,
         samples_count: samples.pointer(),
         output: vectors.pointer(),
+        keys: crate::Pointer::NULL,
         samples: SAMPLES as u32,
         stride: (FEATURES * DIM) as u32,
     };
-    let counts = [tasks.len() as u32, 0, 0, 0, 0, 0];
+    let mut counts = [0; LookUpTask::KINDS];
+    counts[0] = tasks.len() as u32;
     // SAFETY: the buffers have the sizes that the features say, and live until the lane has been waited for.
     let seconds = rank.seconds(2, true, |lane| unsafe { look_up.enqueue(lane, counts) })?;
     Ok(2.0 * vectors.bytes() as f64 / seconds)

@@ -78,7 +78,8 @@ pub struct Feature {
     pub row_words: u32,
     /// Elements of a row, a multiple of 4.
     pub dim: u32,
-    /// Where its vector starts within a sample's vectors.
+    /// Where its vector starts within a sample's vectors; of [`BagPooling::Separate`] rows, where the first one starts
+    /// among the keys.
     pub vector_offset: u32,
     /// The number of the shard.
     pub shard: u32,
@@ -93,8 +94,8 @@ pub struct Feature {
     pub frequent: u32,
     /// Where the factors of the column's ids start, if it is pooled [`BagPooling::ByFactors`].
     pub factors: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Elements from the row of one position to the next, if rows are [`BagPooling::Separate`].
+    pub key_stride: u32,
 }
 
 /// How the rows of a bag are combined.
@@ -106,6 +107,8 @@ pub enum BagPooling {
     Mean,
     /// Each multiplied by its factor, then added up.
     ByFactors,
+    /// Not at all: each look-up is a bag of its own, numbered by its position in the column.
+    Separate,
 }
 
 impl Feature {

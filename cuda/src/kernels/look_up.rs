@@ -22,8 +22,8 @@ pub struct LookUpTask {
 
 impl LookUpTask {
     /// Kinds of tasks: one per type of table, in the order of [`super::Dtype`], for features that are not pooled by
-    /// factors, then the same for features that are.
-    pub const KINDS: usize = 6;
+    /// factors, then the same for features that are, then for features whose rows are separate.
+    pub const KINDS: usize = 9;
     /// Threads of a block.
     const THREADS: u32 = 256;
     /// Look-ups of a group of lanes if each sample has one, and the fewest otherwise.
@@ -42,6 +42,11 @@ impl LookUpTask {
     pub fn of_feature(feature: u32, samples: u32, hotness: u32, dim: u32) -> impl Iterator<Item = Self> {
         let lanes = Self::lanes(dim);
         Self::blocks(feature, samples, lanes, Self::each(samples, hotness, lanes))
+    }
+
+    /// Returns the blocks that copy the separate rows of at most `positions` positions of a feature.
+    pub fn of_keys(feature: u32, positions: u32, dim: u32) -> impl Iterator<Item = Self> {
+        Self::of_feature(feature, positions, 1, dim)
     }
 
     /// Returns the same for [`LookUpFp8`]: each block but the last has a multiple of 16 samples. The rows have at most
@@ -105,6 +110,8 @@ pub struct LookUp<T> {
     pub samples_count: Pointer<u32>,
     /// `[sample][stride]`
     pub output: Pointer<T>,
+    /// Where rows that are separate are written, at the features' `vector_offset`; not used without such features.
+    pub keys: Pointer<T>,
     /// Samples.
     pub samples: u32,
     /// Elements from one sample to the next, a multiple of 4.
@@ -149,11 +156,18 @@ pub struct LookUpFp8 {
 pub enum Vectors<T> {
     /// `[sample][stride]`
     Elements(Pointer<T>),
+    /// The same, and the keys of positions, sequence by sequence: `[position][key_stride]`.
+    WithKeys {
+        /// `[sample][stride]`
+        vectors: Pointer<T>,
+        /// The keys.
+        keys: Pointer<T>,
+    },
     /// In fp8.
     Fp8(Fp8Vectors),
 }
 
-const _: () = assert!(size_of::<LookUpTask>() == 16 && size_of::<LookUp<f32>>() == 72);
+const _: () = assert!(size_of::<LookUpTask>() == 16 && size_of::<LookUp<f32>>() == 80);
 
 impl<T> LookUp<T> {
     /// Returns the look-ups of a kind, given the number of tasks per kind.
@@ -180,7 +194,10 @@ impl<T: Element> LookUp<T> {
             lane.launch(&TypedLookUp::<T, 2, false>(of(2)), (counts[2], 1))?;
             lane.launch(&TypedLookUp::<T, 0, true>(of(3)), (counts[3], 1))?;
             lane.launch(&TypedLookUp::<T, 1, true>(of(4)), (counts[4], 1))?;
-            lane.launch(&TypedLookUp::<T, 2, true>(of(5)), (counts[5], 1))
+            lane.launch(&TypedLookUp::<T, 2, true>(of(5)), (counts[5], 1))?;
+            lane.launch(&KeyLookUp::<T, 0>(of(6)), (counts[6], 1))?;
+            lane.launch(&KeyLookUp::<T, 1>(of(7)), (counts[7], 1))?;
+            lane.launch(&KeyLookUp::<T, 2>(of(8)), (counts[8], 1))
         }
     }
 }
@@ -204,6 +221,7 @@ impl LookUpFp8 {
                 offsets,
                 samples_count,
                 output,
+                keys: Pointer::NULL,
                 samples,
                 stride,
             },
@@ -216,12 +234,16 @@ impl LookUpFp8 {
 
     /// Enqueues it, as [`LookUp::enqueue`] does.
     ///
+    /// # Panics
+    /// If a feature's rows are separate.
+    ///
     /// # Safety
     /// See [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver reports an error.
     pub unsafe fn enqueue(&self, lane: &Lane, counts: [u32; LookUpTask::KINDS]) -> Result<()> {
+        assert_eq!(counts[6..], [0; 3], "keys are not in fp8");
         let of = |kind| Self { look_up: self.look_up.of_kind(kind, counts), ..*self };
         // SAFETY: the caller vouches for it.
         unsafe {
@@ -246,6 +268,17 @@ unsafe impl<T: Element, const DTYPE: u32, const FACTORS: bool> Kernel for TypedL
         let family = if FACTORS { Family::LookUpFactors } else { Family::LookUp };
         family.variant([T::KIND as usize, DTYPE as usize])
     };
+    const THREADS: u32 = LookUpTask::THREADS;
+}
+
+/// The look-ups in tables of the type with number `DTYPE`, of features whose rows are separate.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+struct KeyLookUp<T, const DTYPE: u32>(LookUp<T>);
+
+// SAFETY: `look_up.cu` has the same struct.
+unsafe impl<T: Element, const DTYPE: u32> Kernel for KeyLookUp<T, DTYPE> {
+    const ID: Id = Family::LookUpKeys.variant([T::KIND as usize, DTYPE as usize]);
     const THREADS: u32 = LookUpTask::THREADS;
 }
 

@@ -174,6 +174,7 @@ kernels! {
         JudgeKeysTotal = "judge_keys_total";
     "look_up": LookUp = "look_up" [ELEMENTS, ELEMENTS], LookUpFp8 = "look_up_fp8" [ELEMENTS],
         LookUpFactors = "look_up_factors" [ELEMENTS, ELEMENTS],
+        LookUpKeys = "look_up_keys" [ELEMENTS, ELEMENTS],
         LookUpFp8Factors = "look_up_fp8_factors" [ELEMENTS];
     "machine": MachineForward = "machine_forward" [ELEMENTS],
         MachineBackward = "machine_backward" [ELEMENTS];

@@ -19,7 +19,7 @@ pub struct Reduce<T> {
     pub offsets: Pointer<u32>,
     /// Per pair whose feature is pooled by factors: the factor of its gradient.
     pub factors: Pointer<f32>,
-    /// `[sample][stride]`
+    /// `[sample][stride]`, then from `keys` on those with respect to keys.
     pub gradients: Pointer<T>,
     /// [`Reduce::parts_len`] elements: partial sums of rows that span several blocks.
     pub parts: Pointer<f32>,
@@ -47,6 +47,10 @@ pub struct Reduce<T> {
     pub owners: u32,
     /// Sums that a rank can have of rows that only one owner stores.
     pub owned: u32,
+    /// Where the gradients with respect to keys start, a multiple of 4.
+    pub keys: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 impl<T> Reduce<T> {

@@ -21,7 +21,7 @@ pub struct SparseUpdate<T> {
     pub offsets: Pointer<u32>,
     /// Per pair whose feature is pooled by factors: the factor of its gradient.
     pub factors: Pointer<f32>,
-    /// `[sample][stride]`
+    /// `[sample][stride]`, then from `keys` on those with respect to keys.
     pub gradients: Pointer<T>,
     /// [`SparseUpdate::parts_len`] elements: partial sums of rows that span several blocks.
     pub parts: Pointer<f32>,
@@ -33,8 +33,8 @@ pub struct SparseUpdate<T> {
     pub stride: u32,
     /// A quarter of the elements of the widest row, rounded up; at most [`SparseUpdate::VECTORS_MAX`].
     pub vectors: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Where the gradients with respect to keys start, a multiple of 4.
+    pub keys: u32,
 }
 
 impl<T> SparseUpdate<T> {

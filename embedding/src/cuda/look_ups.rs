@@ -16,7 +16,7 @@ use crate::cuda::layout::numbering::KindsOfTasks;
 pub struct LookUps {
     pub(crate) features: Buffer<Feature>,
     to_elements: Tasks,
-    /// Unless vectors are too long for it.
+    /// Unless vectors are too long for it, or some are keys.
     to_fp8: Option<Tasks>,
 }
 
@@ -57,10 +57,15 @@ impl LookUps {
         self.to_fp8.is_some()
     }
 
+    /// Whether some features look up keys.
+    fn have_keys(&self) -> bool {
+        self.to_elements.counts[LookUpTask::KINDS / 3 * 2..].iter().any(|&count| count > 0)
+    }
+
     /// Enqueues look-ups, given without features, tasks and output.
     ///
     /// # Panics
-    /// If the vectors are in fp8 and do not fit.
+    /// If the vectors are in fp8 and do not fit, or if there is no memory for keys that features look up.
     ///
     /// # Safety
     /// See [`Lane::launch`].
@@ -76,7 +81,12 @@ impl LookUps {
             match vectors {
                 Vectors::Elements(output) => {
                     let Tasks { tasks, counts } = &self.to_elements;
+                    assert!(!self.have_keys(), "there is memory for keys");
                     LookUp { tasks: tasks.pointer(), output, ..look_up }.enqueue(lane, *counts)?;
+                }
+                Vectors::WithKeys { vectors: output, keys } => {
+                    let Tasks { tasks, counts } = &self.to_elements;
+                    LookUp { tasks: tasks.pointer(), output, keys, ..look_up }.enqueue(lane, *counts)?;
                 }
                 Vectors::Fp8(vectors) => {
                     let Tasks { tasks, counts } = self.to_fp8.as_ref().expect("the vectors are short enough");

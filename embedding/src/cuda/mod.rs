@@ -49,7 +49,7 @@ pub use error::{Error, Result};
 pub use exchange::NodeTables;
 pub use exchange::route::RouteSnapshot;
 pub use exchange::rows::RowExchange;
-pub use layout::{Feature, Hotness, Ids, Layout};
+pub use layout::{Feature, Hotness, Ids, KeyPart, KeySequence, Layout};
 pub use local::LocalTables;
 pub use local::route::LocalRouteSnapshot;
 pub use look_ups::LookUps;

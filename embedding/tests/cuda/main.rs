@@ -13,6 +13,7 @@ use rankine_cuda::{Device, Lane};
 use rankine_embedding::random::philox4x32;
 
 mod exchange;
+mod keys;
 mod listed;
 mod local;
 mod nodes;
@@ -56,7 +57,8 @@ fn main() -> ExitCode {
             })
         })
     };
-    let bodies = [local::BODIES, update::BODIES, listed::BODIES, nodes::BODIES].concat().into_iter();
+    let bodies =
+        [local::BODIES, keys::BODIES, update::BODIES, listed::BODIES, nodes::BODIES].concat().into_iter();
     let on_one = bodies.map(|body| (on_one(body), devices == 0));
     let trials = exchange::trials((seed, most), devices).into_iter().chain(on_one);
     let mut arguments = Arguments::from_args();

@@ -55,6 +55,7 @@ impl Landing {
             offsets: batch.ids.offsets,
             samples_count: batch.ids.samples,
             output: Pointer::NULL,
+            keys: Pointer::NULL,
             samples: samples as u32,
             stride: stride as u32,
         };

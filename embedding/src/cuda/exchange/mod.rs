@@ -416,7 +416,9 @@ impl NodeTables {
             self.exchange.pool(lane, batch, samples, vectors)?;
             match (&self.pooled, vectors) {
                 (None, _) => Ok(()),
-                (Some(pooled), Vectors::Elements(vectors)) => pooled.add(lane, batch, vectors),
+                (Some(pooled), Vectors::Elements(vectors) | Vectors::WithKeys { vectors, .. }) => {
+                    pooled.add(lane, batch, vectors)
+                }
                 (Some(_), Vectors::Fp8(_)) => {
                     panic!("bags that owners pool are added to vectors of elements")
                 }

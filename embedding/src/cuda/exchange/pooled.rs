@@ -280,6 +280,7 @@ impl PooledTables {
                     .of(LocalRank(to))
                     .cast::<T>()
                     .element(self.local_rank.0 * samples * self.sizes.width),
+                keys: Pointer::NULL,
                 samples: samples as u32,
                 stride: self.sizes.width as u32,
             };
@@ -373,7 +374,7 @@ impl PooledTables {
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
             vectors: layout.vectors() as u32,
-            reserved: 0,
+            keys: layout.elements() as u32,
         };
         // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
         // vouches for the rest.

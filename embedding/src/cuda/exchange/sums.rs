@@ -72,6 +72,8 @@ impl GradientSums {
             dtype: self.dtype as u32,
             owners: layout.owners() as u32,
             owned: layout.owned_max() as u32,
+            keys: layout.elements() as u32,
+            reserved: 0,
         };
         // SAFETY: the addresses are of this rank's buffers, whose lengths follow from the layout, and of sums, with
         // one for each row that a rank can look up at an owner; the caller vouches for the rest.

@@ -52,6 +52,25 @@ pub struct Feature {
     pub pooling: Pooling,
 }
 
+/// A sequence of columns whose bags have the same sizes. A position has one id of each, and a key: their rows side by
+/// side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeySequence {
+    /// The number of one of its columns.
+    pub column: usize,
+    /// Elements from one key to the next, a multiple of 4.
+    pub stride: usize,
+}
+
+/// The part of a sequence's keys that a feature looks up. Its rows are not pooled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyPart {
+    /// The number of the sequence.
+    pub sequence: usize,
+    /// The first element of the feature's row within a key, a multiple of 4.
+    pub offset: usize,
+}
+
 /// A batch's ids in a GPU's memory, at [`Layout::ids_begin`] and [`Layout::offsets_begin`].
 #[derive(Debug, Clone, Copy)]
 pub struct Ids {
@@ -99,6 +118,9 @@ pub struct Layout {
     /// Per column: whether its ids have weights.
     pub(crate) weighted: Vec<bool>,
     pub(crate) features: Vec<Feature>,
+    pub(crate) sequences: Vec<KeySequence>,
+    /// One per feature.
+    pub(crate) keys: Vec<Option<KeyPart>>,
     /// Those with owners first, in the order of tables.
     pub(crate) parts: Vec<Part>,
     /// Parts whose owners pool; nothing else here about rows and keys applies to them.
@@ -155,6 +177,8 @@ impl Layout {
             columns: columns.to_vec(),
             weighted: vec![false; columns.len()],
             features: features.to_vec(),
+            sequences: Vec::new(),
+            keys: vec![None; features.len()],
             parts: Part::in_turns(tables),
             pooled: Vec::new(),
             sharded: Vec::new(),
@@ -202,7 +226,11 @@ impl Layout {
                 u64::from(u32::MAX),
             ),
             ("rows of tables with rows that every rank has", keys, u64::from(u32::MAX)),
-            ("elements of a rank's vectors", self.elements() as u64, u64::from(u32::MAX)),
+            (
+                "elements of a rank's vectors and keys",
+                (self.elements() + self.key_elements()) as u64,
+                u64::from(u32::MAX),
+            ),
             ("bags of a rank's batch", (features as u64) << self.sample_bits(), u64::from(u32::MAX)),
             ("ids of a rank's batch", self.ids().max(self.look_ups()) as u64, Route::LOOK_UPS_MAX),
         ];
@@ -229,6 +257,31 @@ impl Layout {
             "columns with weights are ragged"
         );
         self.weighted = weighted.to_vec();
+        self.number()?;
+        Ok(self)
+    }
+
+    /// Sets which features look up parts of keys, one value each: their rows are not pooled, but written position by
+    /// position, and their gradients are those with respect to keys. By default none does.
+    ///
+    /// # Panics
+    /// If there is not one value per feature, or if one names a sequence or elements of a key that do not exist.
+    ///
+    /// # Errors
+    /// If something is too large for kernels to number, or if a stride or an offset is not a multiple of 4.
+    pub fn with_keys(mut self, sequences: &[KeySequence], keys: &[Option<KeyPart>]) -> Result<Self> {
+        assert_eq!(keys.len(), self.features.len(), "one value per feature");
+        for (key, feature) in keys.iter().zip(&self.features) {
+            let Some(KeyPart { sequence, offset }) = key else { continue };
+            let end = offset + self.tables[feature.table].dim.next_multiple_of(VECTOR);
+            assert!(end <= sequences[*sequence].stride, "a row is part of a key");
+        }
+        let strides = sequences.iter().map(|sequence| ("the elements of a key", sequence.stride));
+        let offsets = keys.iter().flatten().map(|key| ("where a row begins in a key", key.offset));
+        if let Some((what, have)) = strides.chain(offsets).find(|(_, have)| have % VECTOR != 0) {
+            return Err(Error::NotByFour { what, have });
+        }
+        (self.sequences, self.keys) = (sequences.to_vec(), keys.to_vec());
         self.number()?;
         Ok(self)
     }
@@ -283,6 +336,11 @@ impl Layout {
             "the plan is for this layout"
         );
         (self.parts, self.pooled) = Part::of_plan(plan, &self.tables, &self.optimizers)?;
+        let is_pooled = |table| self.pooled.iter().any(|part| part.table == table);
+        let mut features = self.features.iter().zip(&self.keys);
+        if features.any(|(feature, key)| key.is_some() && is_pooled(feature.table)) {
+            return Err(Error::NotExchanged("pooled bags of tables whose rows are parts of keys"));
+        }
         let of_part = |part: &Part| plan.tables[part.table].round.vectors;
         self.rounds = self.parts.iter().map(of_part).collect();
         self.number()?;
@@ -380,9 +438,22 @@ impl Layout {
         self.sharded.iter().any(|&(feature, _)| self.weighted[self.features[feature].column])
     }
 
-    /// Elements of a rank's vectors.
+    /// Elements of a rank's vectors; those of keys are not included.
     pub fn elements(&self) -> usize {
         self.samples * self.stride
+    }
+
+    /// Elements of the keys of a rank's batch: those of each sequence one after another, with room for the most
+    /// positions. Gradients with respect to them follow those with respect to the vectors.
+    pub fn key_elements(&self) -> usize {
+        self.keys_begin(self.sequences.len())
+    }
+
+    /// Where the keys of a sequence start: `[position, stride]`.
+    pub fn keys_begin(&self, sequence: usize) -> usize {
+        let elements =
+            |sequence: &KeySequence| self.samples * self.columns[sequence.column].max() * sequence.stride;
+        self.sequences[..sequence].iter().map(elements).sum()
     }
 
     /// The features, by number, of tables whose owners pool: once for each part of its table.
@@ -442,9 +513,11 @@ impl Layout {
         Topology::new(self.ranks().max(1), self.nodes).expect("equal numbers of ranks per node")
     }
 
-    /// Bits of a bag that hold the sample; the feature's bits are above.
+    /// Bits of a bag that hold the sample, or the position if rows are not pooled; the feature's bits are above.
     pub fn sample_bits(&self) -> u32 {
-        bits_of(self.samples)
+        let positions =
+            self.sequences.iter().map(|sequence| self.samples * self.columns[sequence.column].max());
+        bits_of(positions.max().unwrap_or(0).max(self.samples))
     }
 }
 
@@ -456,6 +529,8 @@ pub(crate) fn bits_of(things: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use rankine_cuda::kernels;
 
     use super::*;
     use crate::dtype::Dtype;
@@ -529,6 +604,33 @@ mod tests {
     }
 
     #[test]
+    fn keys_have_places_of_their_own() {
+        let columns = [Hotness::Fixed(1), Hotness::Ragged { max: 5 }, Hotness::Ragged { max: 7 }];
+        let features: Vec<_> =
+            (0..3).map(|column| Feature { column, ..feature(column, 8 * column) }).collect();
+        let layout = Layout::new(1, 3, 24, &tables(&[5, 9, 4]), &columns, &features).unwrap();
+        let sequences = [KeySequence { column: 1, stride: 12 }, KeySequence { column: 2, stride: 8 }];
+        let key = |sequence, offset| Some(KeyPart { sequence, offset });
+        let with = |keys: [Option<KeyPart>; 3]| layout.clone().with_keys(&sequences, &keys);
+        let layout = with([None, key(0, 4), key(1, 0)]).unwrap();
+        // Three samples, of up to five and seven positions.
+        assert_eq!([layout.keys_begin(0), layout.keys_begin(1), layout.key_elements()], [0, 180, 348]);
+        // Up to 21 positions.
+        assert_eq!((layout.sample_bits(), layout.elements()), (5, 72));
+        let of_kernels = layout.kernel_features(Rank(0));
+        let of = |number: usize| {
+            let kernels::Feature { pooling, vector_offset, key_stride, .. } = of_kernels[number];
+            (pooling, vector_offset, key_stride)
+        };
+        let separate = kernels::BagPooling::Separate as u32;
+        assert_eq!([of(0), of(1), of(2)], [(0, 0, 0), (separate, 4, 12), (separate, 180, 8)]);
+        let (tasks, counts) = layout.look_up_tasks(&of_kernels);
+        assert_eq!((tasks.len(), counts), (3, [1, 0, 0, 0, 0, 0, 2, 0, 0]));
+        assert!(layout.look_up_tasks_in_fp8(&of_kernels).is_none());
+        assert!(matches!(with([None, key(0, 2), None]), Err(Error::NotByFour { have: 2, .. })));
+    }
+
+    #[test]
     fn what_is_not_exchanged_is_refused() {
         let (tables, features) = (tables(&[5]), [feature(0, 0)]);
         let layout = Layout::new(2, 3, 8, &tables, &[Hotness::Fixed(1)], &features).unwrap();
@@ -541,5 +643,12 @@ mod tests {
             let refused = layout.clone().with_plan(&EmbeddingPlan { topology, tables: vec![plan] });
             assert!(matches!(refused, Err(Error::NotExchanged(_))));
         }
+        // Owners pool, but not what is part of a key.
+        let pooled = TablePlan::row_wise(&tables[0], Exchange::Pooled);
+        let plan = EmbeddingPlan { topology, tables: vec![pooled] };
+        assert!(layout.clone().with_plan(&plan).is_ok());
+        let sequence = KeySequence { column: 0, stride: 8 };
+        let layout = layout.with_keys(&[sequence], &[Some(KeyPart { sequence: 0, offset: 0 })]).unwrap();
+        assert!(matches!(layout.with_plan(&plan), Err(Error::NotExchanged(_))));
     }
 }

@@ -11,7 +11,7 @@ use rankine_topology::{LocalRank, Rank};
 use crate::cuda::InitialWeights;
 use crate::cuda::error::{Error, Result};
 use crate::cuda::layout::parts::{Holder, Part};
-use crate::cuda::layout::{Feature, Hotness, Layout, VECTOR, bits_of};
+use crate::cuda::layout::{Feature, Hotness, KeyPart, Layout, VECTOR, bits_of};
 use crate::dtype::Dtype;
 use crate::placement::Owner;
 use crate::table::{Pooling, TableSpec};
@@ -143,8 +143,10 @@ impl Layout {
     /// Features in the kernels' form for a rank.
     pub(crate) fn kernel_features(&self, rank: Rank) -> Vec<kernels::Feature> {
         let (words, mut slots) = (self.words(rank), 0);
-        let of = |(feature, number): (&Feature, usize)| {
+        let of = |&(of_layout, number): &(usize, usize)| {
+            let (feature, key) = (&self.features[of_layout], self.keys[of_layout]);
             let &Feature { column, table, vector_offset, .. } = feature;
+            let begin = |key: KeyPart| self.keys_begin(key.sequence) + key.offset;
             let ragged = matches!(self.columns[column], Hotness::Ragged { .. });
             let part = &self.parts[number];
             let of_feature = kernels::Feature {
@@ -152,12 +154,12 @@ impl Layout {
                 ids: self.ids_begin(column) as u32,
                 offsets: if ragged { self.offsets_begin(column) as u32 } else { kernels::Feature::FIXED },
                 hotness: self.columns[column].max() as u32,
-                pooling: self.bag_pooling(feature) as u32,
+                pooling: key.map_or(self.bag_pooling(feature), |_| BagPooling::Separate) as u32,
                 base: self.bases[number] as u32,
                 rows: self.tables[table].rows as u32,
                 row_words: self.row_words(number) as u32,
                 dim: self.filled_dim(number) as u32,
-                vector_offset: (vector_offset + part.columns.start) as u32,
+                vector_offset: (key.map_or(vector_offset, begin) + part.columns.start) as u32,
                 shard: number as u32,
                 dtype: kernel_dtype(&self.tables[table]),
                 slots,
@@ -172,15 +174,15 @@ impl Layout {
                 },
                 frequent: self.listed_keys[table].unwrap_or(kernels::Feature::UNLISTED),
                 factors: self.factors_begin(column) as u32,
-                reserved: 0,
+                key_stride: key.map_or(0, |key| self.sequences[key.sequence].stride) as u32,
             };
             slots += self.feature_look_ups(feature) as u32;
             of_feature
         };
-        self.sharded_features().map(of).collect()
+        self.sharded.iter().map(of).collect()
     }
 
-    /// How kernels pool a feature's bags.
+    /// How kernels pool the bags of a feature whose rows are not keys.
     pub(crate) fn bag_pooling(&self, feature: &Feature) -> BagPooling {
         match feature.pooling {
             _ if self.weighted[feature.column] => BagPooling::ByFactors,
@@ -247,9 +249,10 @@ impl Layout {
         self.tasks_by(features, some, LookUpTask::of_feature)
     }
 
-    /// The same for vectors in fp8; `None` if a feature's are too long.
+    /// The same for vectors in fp8; `None` if a feature's are too long, or if some are keys.
     pub(crate) fn look_up_tasks_in_fp8(&self, features: &[kernels::Feature]) -> Option<KindsOfTasks> {
-        let fit = features.iter().all(|feature| feature.dim as usize <= LookUpFp8::DIM_MAX);
+        let fit = self.sequences.is_empty()
+            && features.iter().all(|feature| feature.dim as usize <= LookUpFp8::DIM_MAX);
         fit.then(|| self.tasks_by(features, 0..features.len(), LookUpTask::of_feature_in_fp8))
     }
 
@@ -261,15 +264,23 @@ impl Layout {
         of_feature: impl Fn(u32, u32, u32, u32) -> Tasks,
     ) -> KindsOfTasks {
         let kind = |feature: &kernels::Feature| {
-            let by_factors = feature.pooling == BagPooling::ByFactors as u32;
-            feature.dtype as usize + if by_factors { LookUpTask::KINDS / 2 } else { 0 }
+            let of_pooling = match feature.pooling {
+                pooling if pooling == BagPooling::ByFactors as u32 => 1,
+                pooling if pooling == BagPooling::Separate as u32 => 2,
+                _ => 0,
+            };
+            feature.dtype as usize + of_pooling * LookUpTask::KINDS / 3
         };
         let (mut tasks, mut counts) = (Vec::new(), [0; LookUpTask::KINDS]);
         for (of_kind, count) in counts.iter_mut().enumerate() {
             let before = tasks.len();
             for number in some.clone().filter(|&number| kind(&features[number]) == of_kind) {
                 let (samples, feature) = (self.samples as u32, &features[number]);
-                tasks.extend(of_feature(number as u32, samples, feature.hotness, feature.dim));
+                if feature.pooling == BagPooling::Separate as u32 {
+                    tasks.extend(LookUpTask::of_keys(number as u32, samples * feature.hotness, feature.dim));
+                } else {
+                    tasks.extend(of_feature(number as u32, samples, feature.hotness, feature.dim));
+                }
             }
             *count = (tasks.len() - before) as u32;
         }

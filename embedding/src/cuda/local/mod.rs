@@ -119,6 +119,7 @@ impl LocalTables {
             offsets: ids.offsets,
             samples_count: ids.samples,
             output: Pointer::NULL,
+            keys: Pointer::NULL,
             samples: samples as u32,
             stride: self.layout.stride as u32,
         };
@@ -204,7 +205,7 @@ impl LocalTables {
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
             vectors: layout.vectors() as u32,
-            reserved: 0,
+            keys: layout.elements() as u32,
         };
         // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
         // vouches for the rest.
