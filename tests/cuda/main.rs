@@ -14,6 +14,7 @@ use rankine_cuda::kernels::{Element, ElementKind};
 use rankine_cuda::{Buffer, Device, Lane};
 use rankine_embedding::random::philox4x32;
 
+mod attention;
 mod auc;
 mod bench;
 mod calibration;
@@ -61,7 +62,9 @@ fn main() -> ExitCode {
     let seed = set("RANKINE_TEST_SEED").unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
+    let attention = attention::bodies();
     let bodies = [
+        &attention,
         auc::BODIES,
         bench::BODIES,
         calibration::BODIES,

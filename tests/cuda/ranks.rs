@@ -53,6 +53,13 @@ pub(crate) const BODIES: &[Body] = &[
     ("ranks_train_weighted_bags_as_one", 2, |bench, words| {
         draws_train_as_one(bench, words, (Interaction::Dot, Training::weighted))
     }),
+    ("ranks_score_by_attention_with_the_same_bits", 2, |_, words| {
+        scores_have_the_same_bits(&some_devices(words)?, words, Training::attended)
+    }),
+    ("ranks_train_with_attention_as_one", 2, |bench, words| {
+        let interaction = words.one_of(&[Interaction::Dot, Interaction::Concat]);
+        draws_train_as_one(bench, words, (interaction, Training::attended))
+    }),
     ("ranks_are_fed_with_weights_of_ids_in_any_way", 2, |_, words| {
         is_the_same_however_it_is_fed(&some_devices(words)?, words, true)
     }),
@@ -84,7 +91,7 @@ pub(super) fn some_devices(words: &mut Words) -> Result<Vec<Arc<Device>>, Failed
     devices(2 + words.below(most - 1) as usize)
 }
 
-/// Places each table in one of the given ways.
+/// Places each table in one of the given ways. Rows that attention reads are not pooled.
 pub(super) fn random_plan(
     words: &mut Words,
     training: &Training,
@@ -92,16 +99,24 @@ pub(super) fn random_plan(
     placements: &[Placement],
 ) -> Result<EmbeddingPlan, Failed> {
     let all: Vec<_> = Rank::first(ranks).collect();
-    let plan = |(table, optimizer): (TableSpec, Optimizer)| match words.one_of(placements) {
+    let spec = &training.model.spec;
+    let attended = spec.attention.iter().flat_map(|attention| &attention.features);
+    let attended: HashSet<_> = attended.map(|&feature| spec.features[feature].table).collect();
+    let exchange = |words: &mut Words, table: usize| match attended.contains(&table) {
+        true => Exchange::Rows,
+        false => words.one_of(&Exchange::ALL),
+    };
+    let plan = |(number, (table, optimizer)): (usize, (TableSpec, Optimizer))| match words.one_of(placements)
+    {
         Placement::Replicated => TablePlan::replicated(&table),
-        Placement::RowWise => TablePlan::row_wise(&table, words.one_of(&Exchange::ALL)),
+        Placement::RowWise => TablePlan::row_wise(&table, exchange(words, number)),
         Placement::TableWise => {
-            let exchange = words.one_of(&Exchange::ALL);
+            let exchange = exchange(words, number);
             TablePlan::table_wise(&table, exchange, Rank(words.below(ranks as u64) as usize))
         }
         Placement::ColumnWise => {
             let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
-            let exchange = if rowwise { Exchange::Rows } else { words.one_of(&Exchange::ALL) };
+            let exchange = if rowwise { Exchange::Rows } else { exchange(words, number) };
             TablePlan::column_wise(&table, exchange, &all)
         }
         Placement::Hybrid => {
@@ -110,7 +125,7 @@ pub(super) fn random_plan(
             TablePlan::hybrid(&table, Exchange::Rows, frequent)
         }
     };
-    let tables = training.model.all_tables().into_iter().map(plan).collect();
+    let tables = training.model.all_tables().into_iter().enumerate().map(plan).collect();
     Ok(EmbeddingPlan { topology: Topology::new(ranks, 1)?, tables })
 }
 

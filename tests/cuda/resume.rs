@@ -91,7 +91,10 @@ kind = "cuda"
 "#;
 const SHAPE: &str = "name = \"mixed\"\ndense = 4\nrows = [3, 40, 500, 3000]\nhotness = [1, 1, 3, 2]\n";
 
-/// A folder with a job.
+/// Makes a folder with a job.
+pub(super) type Folder = fn() -> Result<TempDir, Failed>;
+
+/// A folder with a job, and the shape of its dataset.
 fn folder() -> Result<TempDir, Failed> {
     let folder = tempfile::tempdir()?;
     let dir = folder.path().display().to_string();
@@ -257,6 +260,11 @@ fn evaluates_beside(ranks: usize, nodes: usize) -> Outcome {
 
 /// The average of weights is that of the models of shorter trainings, also after a stop.
 fn averages_weights(ranks: usize, nodes: usize) -> Outcome {
+    job_averages_weights(folder, ranks, nodes)
+}
+
+/// The same for the job of a folder.
+pub(super) fn job_averages_weights(folder: Folder, ranks: usize, nodes: usize) -> Outcome {
     if !have_gpus(ranks)? {
         return Ok(());
     }
@@ -422,6 +430,10 @@ fn evaluates_sets(ranks: usize) -> Outcome {
 }
 
 fn goes_on_to_the_bit(ranks: usize, nodes: usize) -> Outcome {
+    job_goes_on_to_the_bit(folder, ranks, nodes)
+}
+
+pub(super) fn job_goes_on_to_the_bit(folder: Folder, ranks: usize, nodes: usize) -> Outcome {
     if !have_gpus(ranks)? {
         return Ok(());
     }
@@ -489,6 +501,10 @@ fn loss(folder: &TempDir, name: &str) -> Result<f64, Failed> {
 /// A checkpoint of some GPUs is the same model on one GPU, on the CPU's ranks, and on other numbers of GPUs, with any
 /// placement; and training resumes from it.
 fn is_for_any_ranks(from: &[&str]) -> Outcome {
+    job_is_for_any_ranks(folder, from)
+}
+
+pub(super) fn job_is_for_any_ranks(folder: Folder, from: &[&str]) -> Outcome {
     let folder = folder()?;
     let saves = ["checkpoint.incremental=false", "embedding.dtype=bf16", "device.precision=fp32"];
     let (still, on) = ("train.max_steps=30", "train.max_steps=60");

@@ -84,7 +84,7 @@ pub(super) struct Training {
     pub(super) model: Model,
     pub(super) batch_size: usize,
     seed: u64,
-    hotness: Vec<Hotness>,
+    pub(super) hotness: Vec<Hotness>,
     pub(super) batches: Vec<Samples>,
 }
 
@@ -436,7 +436,7 @@ fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interacti
     draws_train_as_on_the_cpu(bench, words, interaction, Training::random)
 }
 
-fn draws_train_as_on_the_cpu(
+pub(super) fn draws_train_as_on_the_cpu(
     bench: &Bench,
     words: &mut Words,
     interaction: Interaction,
@@ -482,7 +482,7 @@ fn weights_are_learned_from_in_all_precisions(bench: &Bench, words: &mut Words) 
     Ok(())
 }
 
-fn is_learned_as_on_the_cpu(bench: &Bench, training: &Training, precision: Precision) -> Outcome {
+pub(super) fn is_learned_as_on_the_cpu(bench: &Bench, training: &Training, precision: Precision) -> Outcome {
     let (_, expected) = training.on_cpu();
     let losses = training.losses_on_gpu(&mut training.on_gpu(bench, precision)?)?;
     let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;

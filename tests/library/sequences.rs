@@ -284,10 +284,21 @@ fn commands_show_and_refuse_sequences() {
         .with(USAGE)
         .says(&["cannot be removed: it is part of the sequence clicks"]);
 
-    // A build without GPUs knows what they do not support; as bags, they can train the columns.
-    let words = ["GPUs do not support attention over sequences", "set device.kind to \"cpu\""];
-    run(["check", &job, "--set", DIN, "--set", "device.kind=cuda"]).with(USAGE).says(&words);
-    run(["plan", &job, "--set", DIN, "--set", "device.kind=cuda"]).with(USAGE).says(&words);
+    // A build without GPUs knows what they do not support.
+    for (sets, table) in [
+        ("embedding.exchange=pooled", "table `items`, whose rows attention reads"),
+        (
+            "table=[{ columns = ['shop', 'shops'], exchange = 'pooled' }]",
+            "table `shop, shops`, whose rows attention reads",
+        ),
+    ] {
+        let words =
+            ["exchange = \"pooled\" is not supported on GPUs for ", table, "set device.kind to \"cpu\""];
+        let gpus = ["--set", "device.kind=cuda", "--set", "device.ranks=2"];
+        for command in ["check", "plan"] {
+            run([&[command, &job, "--set", DIN, "--set", sets][..], &gpus].concat()).with(USAGE).says(&words);
+        }
+    }
     run(["check", &job, "--set", DIN, "--set", CPU]).with(SUCCESS);
     run(["plan", &job, "--set", DIN, "--set", CPU]).with(SUCCESS);
 }

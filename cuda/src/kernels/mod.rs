@@ -6,6 +6,7 @@
 //! documents its meaning. `names.rs` lists all kernels.
 
 mod all_reduce;
+mod attention;
 mod auc;
 mod barrier;
 mod begin_state;
@@ -59,6 +60,7 @@ pub use crate::runtime::{Id, Kernel};
 pub(crate) use all_reduce::{
     AllReduce, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread,
 };
+pub use attention::{Attention, AttentionKind, AttentionSizes, AttentionTiling, KeyPlace, UnitLayer};
 pub use auc::{
     KEY_DIGITS, KeysCount, KeysScatter, KeysSum, PrefixCounts, Ties, TiesBefore, TiesBins, TiesBinsWeights,
     TiesCount, TiesCountWeights, TiesPairs, TiesPairsWeights, WeightsCount,

@@ -110,6 +110,8 @@ const RANKS: &[&str] = &["2", "4", "8"];
 const LANES: &[&str] = &["4", "16", "32"];
 /// The same, by vectors of a row that each lane takes.
 const TEAMS: &[&str] = &["4x1", "16x1", "32x1", "32x2", "32x8"];
+/// The most hidden outputs of attention by tensor cores, and the most elements of a key, or the only number of them.
+const TILINGS: &[&str] = &["48_of_64", "48x64", "96x64", "48x128"];
 /// The teams whose lanes take one vector.
 const LEAN_TEAMS: &[&str] = &["4x1", "16x1", "32x1"];
 
@@ -142,6 +144,9 @@ kernels! {
     "all_reduce": AllReduceBySlices = "all_reduce_by_slices" [RANKS],
         AllReduceAtOnce = "all_reduce_at_once" [RANKS], AllReduceScatter = "all_reduce_scatter" [RANKS],
         AllReduceSpread = "all_reduce_spread" [RANKS];
+    "attention": Attention = "attention" [ELEMENTS], AttentionGradient = "attention_gradient" [ELEMENTS];
+    "attention_tiles": AttentionTiles = "attention_tiles" [TILINGS],
+        AttentionGradientTiles = "attention_gradient_tiles" [TILINGS];
     "auc": KeysCount = "keys_count", KeysSum = "keys_sum", KeysScatter = "keys_scatter",
         WeightsCount = "weights_count", TiesCount = "ties_count", TiesCountWeights = "ties_count_weights",
         TiesBefore = "ties_before", TiesPairs = "ties_pairs", TiesPairsWeights = "ties_pairs_weights",

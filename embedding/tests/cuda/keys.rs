@@ -142,7 +142,8 @@ fn keys_are_the_rows_of_positions<T: Element>(bench: &Bench, words: &mut Random)
     let most = layout.columns().iter().map(|hotness| layout.samples() * hotness.max()).max().unwrap_or(0);
     let single: Vec<u32> = (0..=most as u32).collect();
     for number in 1..=STEPS {
-        let samples = words.one_of(&[layout.samples(), words.below(layout.samples() as u64 + 1) as usize]);
+        let (all, some) = (layout.samples(), words.below(layout.samples() as u64 + 1) as usize);
+        let samples = words.one_of(&[all, some]);
         let batch = case.batch(words, samples);
         let ids = DeviceIds::new(bench, layout, &batch)?;
         let vectors = Buffer::<T>::filled(device, layout.elements(), 0xff)?;
@@ -172,14 +173,16 @@ fn keys_are_the_rows_of_positions<T: Element>(bench: &Bench, words: &mut Random)
                 }
             }
         }
-        let bits = |values: &[T]| bytemuck::cast_slice::<T, u8>(values).to_vec();
-        if bits(&found) != bits(&expected) {
-            let at = found.iter().zip(&expected).position(|(a, b)| bits(&[*a]) != bits(&[*b]));
-            return Err(format!(
-                "step {number}: element {at:?} of {} vectors differs: {layout:?}",
-                case.stride
-            )
-            .into());
+        // Zeros of either sign are equal: some weights are -0, and a sum that starts with 0 is 0.
+        let bits = |value: T| bytemuck::bytes_of(&value).to_vec();
+        let differ = |(found, expected): (&T, &T)| {
+            let are_zeros = found.value() == 0.0 && expected.value() == 0.0;
+            !are_zeros && bits(*found) != bits(*expected)
+        };
+        if let Some(at) = found.iter().zip(&expected).position(differ) {
+            let (found, expected, vectors) = (found[at], expected[at], layout.elements());
+            let element = format!("step {number}, element {at} ({vectors} are of vectors)");
+            return Err(format!("{element}: {found:?}, not {expected:?}: {layout:?}").into());
         }
         // Their sums are exact in any order.
         let gradients: Vec<_> =

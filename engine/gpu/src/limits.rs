@@ -19,6 +19,8 @@ pub(crate) const DIM_MAX: usize = 1024;
 pub(crate) const GROUP_ROWS: u64 = 65536;
 /// Of the memory that training leaves free, one part of this many is for scoring more samples at a time than it trains.
 pub const SCORING_PARTS: u64 = 8;
+/// The key of what ranks exchange for all tables.
+const EXCHANGE: &str = "embedding.exchange";
 /// A way out of every limit.
 pub(crate) const ON_CPU: &str = "set device.kind to \"cpu\" for this job";
 
@@ -47,6 +49,13 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
             );
             refuse(key, why);
         }
+        for (key, table) in attended_beyond(job, spec) {
+            let why = format!(
+                "exchange = \"pooled\" is not supported on GPUs for table {table}, whose rows attention reads one by \
+                 one: use exchange = \"rows\" or \"auto\" for it, or {ON_CPU}"
+            );
+            refuse(key, why);
+        }
     }
     let heads = spec.heads.len();
     if heads > HEADS_MAX {
@@ -54,11 +63,6 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
             "head".into(),
             format!("GPU training supports at most {HEADS_MAX} heads, not {heads}: {ON_CPU}"),
         );
-    }
-    for number in 0..spec.attention.len() {
-        let why =
-            format!("GPUs do not support attention over sequences: {ON_CPU}, or remove the [[attention]]");
-        refuse(format!("attention.{number}.kind"), why);
     }
     found.extend(tables_beyond(spec, ranks as u64));
     found.extend(refused_by_kernels(job, spec));
@@ -92,6 +96,33 @@ fn tables_beyond(spec: &ModelSpec, ranks: u64) -> Vec<Conflict> {
     found
 }
 
+/// Returns the tables that a job says are pooled, but whose rows attention reads: the key that says so, and the tables'
+/// names.
+fn attended_beyond(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
+    let attended = |column: &String| {
+        let feature = spec.features.iter().position(|feature| feature.column == *column);
+        feature.is_some_and(|feature| spec.attention_of(feature).is_some())
+    };
+    let (mut found, mut own) = (Vec::new(), Vec::new());
+    for (number, table) in job.tables.iter().enumerate() {
+        own.extend(&table.columns);
+        let exchange = table.exchange.unwrap_or(job.embedding.exchange);
+        if exchange == Exchange::Pooled && table.columns.iter().any(attended) {
+            let key =
+                if table.exchange.is_some() { format!("table.{number}.exchange") } else { EXCHANGE.into() };
+            found.push((key, format!("`{}`", table.columns.join(", "))));
+        }
+    }
+    let mut others =
+        spec.features.iter().map(|feature| &feature.column).filter(|column| !own.contains(column));
+    if job.embedding.exchange == Exchange::Pooled
+        && let Some(column) = others.find(|column| attended(column))
+    {
+        found.push((EXCHANGE.into(), format!("`{column}`")));
+    }
+    found
+}
+
 /// Returns the pooled tables that a job places hybrid, or column-wise with row-wise Adagrad: the key that says so, and
 /// the tables' names.
 fn pooled_beyond(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
@@ -103,7 +134,7 @@ fn pooled_beyond(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
     let (placement, exchange) = (job.embedding.placement, job.embedding.exchange);
     let mut found = Vec::new();
     if beyond(placement, exchange, &job.optimizer.sparse) && !spec.tables.is_empty() {
-        found.push(("embedding.exchange".into(), format!("`{}` and others", spec.tables[0].name)));
+        found.push((EXCHANGE.into(), format!("`{}` and others", spec.tables[0].name)));
     }
     for (number, table) in job.tables.iter().enumerate() {
         let own = (table.placement.unwrap_or(placement), table.exchange.unwrap_or(exchange));

@@ -99,6 +99,10 @@ impl Planning {
             let of_spec = features[..spec.tables.len()].get(number)?;
             Some(job.table_of(&spec.features[*of_spec.first()?].column)?.1)
         };
+        // Attention reads rows one by one, so owners have nothing to pool.
+        let is_attended = |number: &usize| spec.attention_of(*number).is_some();
+        let rows_only =
+            |number: usize| number < spec.tables.len() && features[number].iter().any(is_attended);
         let requests = (0..tables.len()).map(|number| {
             let own = own(number);
             let placement = own.and_then(|own| own.placement).unwrap_or(job.embedding.placement);
@@ -106,7 +110,7 @@ impl Planning {
             let frequent_rows = own.and_then(|own| own.frequent_rows).or(job.embedding.frequent_rows);
             PlacementRequest {
                 placement: placement.chosen(),
-                exchange: exchange.chosen(),
+                exchange: exchange.chosen().or(rows_only(number).then_some(Exchange::Rows)),
                 frequent_rows: frequent_rows.map(job::Count::get),
             }
         });

@@ -438,12 +438,12 @@ impl Layout {
         self.sharded.iter().any(|&(feature, _)| self.weighted[self.features[feature].column])
     }
 
-    /// Elements of a rank's vectors; those of keys are not included.
+    /// Elements of a rank's vectors, without keys.
     pub fn elements(&self) -> usize {
         self.samples * self.stride
     }
 
-    /// Elements of the keys of a rank's batch: those of each sequence one after another, with room for the most
+    /// Elements of the keys of a rank's batch: one sequence after another, with room for the most
     /// positions. Gradients with respect to them follow those with respect to the vectors.
     pub fn key_elements(&self) -> usize {
         self.keys_begin(self.sequences.len())

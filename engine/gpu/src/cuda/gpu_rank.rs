@@ -147,7 +147,11 @@ impl<T: Element> GpuRank<T> {
         let mut all = LookUpCounts::default();
         self.tables.counts(&self.main, 0)?.into_iter().for_each(|of_table| all += of_table);
         let LookUpCounts { look_ups, distinct_rows } = all;
-        let ids = self.slots.slots[0].input.input().ids;
+        let input = &self.slots.slots[0].input;
+        let ids = input.input().ids;
+        let attention = &self.setup.model.spec.attention;
+        let positions = attention.iter().map(|attention| input.ids_of(&self.main, attention.features[0]));
+        let positions = positions.collect::<rankine_embedding::cuda::Result<_>>()?;
         Ok(IterationSizes {
             model: &self.setup.model,
             samples: layout.samples() as u64,
@@ -155,6 +159,7 @@ impl<T: Element> GpuRank<T> {
             fp8: self.network.multiplies_fp8(),
             look_ups,
             distinct_rows,
+            positions,
             ranks: layout.ranks() as u64,
             interaction_looks_up: self.tables.rows_for(&self.network, ids).is_some(),
         })

@@ -64,6 +64,7 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::BottomForward => network.bottom_forward(lane, input, forward),
                 Phase::LookUp if self.rows().is_some() => Ok(()),
                 Phase::LookUp => tables.look_up(lane, batch, samples, network.vectors(forward)),
+                Phase::Attend => network.attend(lane, input, forward),
                 Phase::Interact => network.interact(lane, forward, self.rows()),
                 Phase::TopForward => network.hidden_forward(lane, forward),
                 Phase::Head => network.head(lane, input, samples, true),
@@ -76,6 +77,7 @@ impl<T: Element> Iteration<'_, T> {
                         bounds.check(lane, input.ids, gradients, network.guard_pointer())
                     })
                 }
+                Phase::AttendBackward => network.attend_backward(lane, input),
                 Phase::InteractWeights => network.interact_weights(lane, backward),
                 Phase::Reduce => tables.reduce(lane, batch, network.vector_gradients()),
                 Phase::BottomBackward => network.bottom_backward(lane, backward),
@@ -148,6 +150,7 @@ impl<T: Element> Iteration<'_, T> {
             }
             self.enqueue(Phase::BottomForward, main)?;
             main.wait(looked_up)?;
+            self.enqueue(Phase::Attend, main)?;
             self.enqueue(Phase::Interact, main)?;
             self.enqueue(Phase::TopForward, main)?;
             self.enqueue(Phase::Head, main)?;
@@ -195,6 +198,7 @@ impl<T: Element> Iteration<'_, T> {
             biases.wait(through_top)?;
             self.enqueue(Phase::TopBiases, biases)?;
             self.enqueue(Phase::InteractBackward, main)?;
+            self.enqueue(Phase::AttendBackward, main)?;
             main.record(through_interaction)?;
             weights.wait(through_interaction)?;
             self.enqueue(Phase::InteractWeights, weights)?;
@@ -239,6 +243,7 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::TopBiases, sums)?;
             self.enqueue(Phase::AllReduceTop, sums)?;
             self.enqueue(Phase::InteractBackward, main)?;
+            self.enqueue(Phase::AttendBackward, main)?;
             main.record(interaction)?;
             rows.wait(interaction)?;
             self.enqueue(Phase::Reduce, rows)?;

@@ -6,12 +6,14 @@
 pub enum Phase {
     BottomForward,
     LookUp,
+    Attend,
     Interact,
     TopForward,
     Head,
     TopBackward,
     TopWeights,
     InteractBackward,
+    AttendBackward,
     InteractWeights,
     Reduce,
     BottomBackward,
@@ -28,15 +30,17 @@ pub enum Phase {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::BottomForward,
         Self::LookUp,
+        Self::Attend,
         Self::Interact,
         Self::TopForward,
         Self::Head,
         Self::TopBackward,
         Self::TopWeights,
         Self::InteractBackward,
+        Self::AttendBackward,
         Self::InteractWeights,
         Self::Reduce,
         Self::BottomBackward,
@@ -64,12 +68,14 @@ impl Phase {
         match self {
             Self::BottomForward => "bottom MLP",
             Self::LookUp => "look-ups",
+            Self::Attend => "attention",
             Self::Interact => "interaction",
             Self::TopForward => "top MLP",
             Self::Head => "heads and loss",
             Self::TopBackward => "top MLP backward",
             Self::TopWeights => "top MLP weight gradients",
             Self::InteractBackward => "interaction backward",
+            Self::AttendBackward => "attention backward",
             Self::InteractWeights => "interaction weight gradients",
             Self::Reduce => "row gradients to owners",
             Self::BottomBackward => "bottom MLP backward",

@@ -51,6 +51,8 @@ pub(super) struct IterationSizes<'a> {
     pub(super) fp8: bool,
     pub(super) look_ups: u64,
     pub(super) distinct_rows: u64,
+    /// The positions of each sequence that attention reads.
+    pub(super) positions: Vec<u64>,
     pub(super) ranks: u64,
     /// Whether the interaction looks up rows itself.
     pub(super) interaction_looks_up: bool,
@@ -68,11 +70,13 @@ impl IterationSizes<'_> {
             distinct_rows,
             ranks,
             interaction_looks_up,
+            ..
         } = *self;
         let layout = spec.dense_layout();
         let activations = |elements: usize| samples * element_bytes * elements as u64;
         let bytes = |bytes: u64| PhaseWork { bytes, ..PhaseWork::default() };
-        let in_fp8 = Self { element_bytes: if fp8 { 1 } else { element_bytes }, ..*self };
+        let in_fp8 =
+            Self { element_bytes: if fp8 { 1 } else { element_bytes }, positions: Vec::new(), ..*self };
         let crossed = !layout.cross.is_empty();
         let interaction = |times| match crossed {
             true => PhaseWork { fp8, ..in_fp8.interaction(times) },
@@ -81,6 +85,8 @@ impl IterationSizes<'_> {
         let (head, hidden) = layout.top.layers.split_last().expect("the top MLP has a layer");
         let (weights, all) = (self.mean_row_bytes(false), self.mean_row_bytes(true));
         let embeddings = activations(spec.vector_elements() - spec.bottom_outputs());
+        let keys = self.keys().map(|(_, elements)| element_bytes * elements).sum::<u64>();
+        let embeddings = embeddings + keys;
         let rows = 4 * look_ups + distinct_rows * weights;
         match phase {
             Phase::BottomForward => self.forward(&layout.bottom.layers),
@@ -92,6 +98,8 @@ impl IterationSizes<'_> {
                 PhaseWork { bytes: work.bytes + rows, ..work }
             }
             Phase::Interact => interaction(1),
+            Phase::Attend => self.attention(1),
+            Phase::AttendBackward => self.attention(3),
             Phase::TopForward => PhaseWork { fp8, ..in_fp8.forward(hidden) },
             Phase::Head => bytes(2 * activations(head.inputs)),
             Phase::TopBackward => PhaseWork { fp8, ..in_fp8.input_gradients(hidden, true) },
@@ -163,6 +171,30 @@ impl IterationSizes<'_> {
             flops: 2 * self.samples * weights,
             fp8: false,
         }
+    }
+
+    /// Returns the number and the elements of the keys of each sequence.
+    fn keys(&self) -> impl Iterator<Item = (usize, u64)> {
+        let spec = &self.model.spec;
+        let elements = |attention| spec.key_elements(attention) as u64;
+        let keys = spec.attention.iter().zip(&self.positions);
+        keys.map(move |(attention, positions)| positions * elements(attention)).enumerate()
+    }
+
+    /// The forward pass of attention reads the keys, and multiplies each by the first layer's matrix of its sample and
+    /// by the other layers; the backward pass does this again and takes twice as many products for the gradients, which
+    /// it writes.
+    fn attention(&self, times: u64) -> PhaseWork {
+        let layout = self.model.spec.dense_layout();
+        let of_sequence = |(number, elements): (usize, u64)| {
+            let layers = &layout.attention[number].layers;
+            let first = layers.first().map_or(0, |first| first.outputs as u64);
+            let others: u64 = layers.iter().skip(1).map(|layer| (layer.inputs * layer.outputs) as u64).sum();
+            let bytes = elements * self.element_bytes * if times > 1 { 2 } else { 1 };
+            let flops = 2 * times * (elements * first + self.positions[number] * others);
+            PhaseWork { bytes, flops, fp8: false }
+        };
+        sum(self.keys().map(of_sequence))
     }
 
     /// Returns the layers of the interaction.

@@ -163,6 +163,7 @@ fn enqueue_pass<T: Element>(
         if let (Some(scored), None) = (scored, rows) {
             tables.look_up_scored(main, scored, batch, samples, network.vectors(plan))?;
         }
+        network.attend(main, input, plan)?;
         network.interact(main, plan, rows)?;
         network.hidden_forward(main, plan)?;
         network.head(main, input, samples, false)?;

@@ -4,8 +4,8 @@ use rankine_cuda::kernels::{Element, TableRows, Vectors};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::{
-    DeviceRows, Feature, Hotness, Ids, InitialWeights, Layout, LocalTables, LookUpCounts, LookUps,
-    NodeTables, Result, RoutedBatch, RowExchange, UpdateInputs,
+    DeviceRows, Feature, Hotness, Ids, InitialWeights, KeyPart, KeySequence, Layout, LocalTables,
+    LookUpCounts, LookUps, NodeTables, Result, RoutedBatch, RowExchange, UpdateInputs,
 };
 use rankine_model::{FeatureSpec, ModelSpec};
 use rankine_reader::schema;
@@ -66,7 +66,9 @@ impl Tables {
         let (samples, stride) = (setup.rank_samples(), vector_layout.stride);
         let weighted: Vec<_> = model.spec.features.iter().map(|feature| feature.weighted).collect();
         let layout = Layout::new(context.ranks(), samples, stride, &all, &columns, &features)?;
-        let layout = layout.with_weights(&weighted)?.with_optimizers(&optimizers);
+        let (sequences, keys) = keys(&model.spec, vector_layout, features.len());
+        let layout =
+            layout.with_weights(&weighted)?.with_keys(&sequences, &keys)?.with_optimizers(&optimizers);
         let mut layout = layout.with_nodes(context.nodes())?;
         if let (Some(plan), Some(_)) = (plan, links) {
             layout = layout.with_plan(plan)?;
@@ -401,6 +403,22 @@ fn table_features(spec: &ModelSpec, vector_layout: &VectorLayout) -> Vec<Feature
     };
     let vectors = columns().zip(&vector_layout.features).map(vector);
     vectors.chain(columns().zip(&vector_layout.wide).map(terms)).collect()
+}
+
+/// Returns the sequences that attention reads, and the part of their keys that each of `count` features looks up.
+fn keys(
+    spec: &ModelSpec,
+    vector_layout: &VectorLayout,
+    count: usize,
+) -> (Vec<KeySequence>, Vec<Option<KeyPart>>) {
+    let (mut sequences, mut parts) = (Vec::new(), vec![None; count]);
+    for (number, (attention, key)) in spec.attention.iter().zip(&vector_layout.keys).enumerate() {
+        sequences.push(KeySequence { column: attention.features[0], stride: key.len });
+        for (&feature, (offset, _)) in attention.features.iter().zip(key.padded_parts()) {
+            parts[feature] = Some(KeyPart { sequence: number, offset });
+        }
+    }
+    (sequences, parts)
 }
 
 fn of_column(hotness: schema::Hotness) -> Hotness {

@@ -204,6 +204,14 @@ impl InputSlot {
         words[layout.rates..][..2 * rates.len()].copy_from_slice(bytemuck::cast_slice(rates));
     }
 
+    /// Returns the number of ids in a ragged column of the batch that was sent last, after the lane has finished all
+    /// work enqueued before.
+    pub(super) fn ids_of(&self, lane: &Lane, column: usize) -> Result<u64> {
+        let samples = self.words.read_part(lane, STEP_SAMPLES, 1)?[0] as usize;
+        let offset = self.layout.offsets + self.layout.ids_layout.offsets_begin(column) + samples;
+        Ok(self.words.read_part(lane, offset, 1)?[0].into())
+    }
+
     /// Enqueues computing the sums of weights from the batch.
     fn complete(&self, lanes: InputLanes<'_>) -> Result<()> {
         let InputLanes { copies: lane, reader, .. } = lanes;

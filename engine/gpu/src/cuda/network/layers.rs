@@ -11,6 +11,8 @@ use super::vector_layout::{PaddedRow, VectorLayout};
 #[derive(Debug, Clone)]
 pub(in crate::cuda) struct Layers {
     pub(super) bottom: Vec<Layer>,
+    /// The layers of the activation unit over each sequence that attention reads.
+    pub(super) attention: Vec<Vec<Layer>>,
     /// The layers of each cross layer: W, or V and U.
     pub(super) cross: Vec<Vec<Layer>>,
     /// The hidden layers of the top MLP.
@@ -66,19 +68,24 @@ impl Layers {
         // The bottom MLP's output is the first of the vectors, with the same padding.
         let first = |outputs| PaddedRow::new([(outputs, vector_layout.first)]);
         let bottom = mlp(&layout.bottom, PaddedRow::of(spec.dense_columns), &first);
+        let units = layout.attention.iter().enumerate();
+        let attention =
+            units.map(|(number, unit)| mlp(unit, vector_layout.unit_inputs(number), &PaddedRow::of));
+        let attention = attention.collect();
         let vectors = |_| vector_layout.vectors.clone();
         let cross =
             layout.cross.iter().map(|cross| mlp(cross, vector_layout.vectors.clone(), &vectors)).collect();
         let mut hidden = mlp(&layout.top, vector_layout.top_inputs(spec), &PaddedRow::exact);
         let head = hidden.pop().expect("the top MLP has a layer");
         let linear = mlp(&layout.linear, PaddedRow::exact(spec.dense_columns), &PaddedRow::exact).pop();
-        Self { bottom, cross, hidden, head, linear, paddings, len }
+        Self { bottom, attention, cross, hidden, head, linear, paddings, len }
     }
 
-    /// Returns where the parameters of the bottom MLP, of the interaction and of the top MLP end. The first two are
-    /// multiples of eight.
+    /// Returns where the parameters of bottom MLP and attention, of the interaction and of the top MLP end. The first
+    /// two are multiples of eight.
     pub(super) fn parts(&self) -> [usize; 3] {
-        let bottom = self.bottom.last().map_or(0, |layer| layer.end());
+        let bottom = self.bottom.iter().chain(self.attention.iter().flatten()).last();
+        let bottom = bottom.map_or(0, |layer| layer.end());
         [bottom, self.cross.iter().flatten().last().map_or(bottom, |layer| layer.end()), self.len]
     }
 
@@ -132,7 +139,7 @@ mod tests {
 
     use super::*;
     use crate::cuda::network::vector_layout::MULTIPLE;
-    use rankine_model::{FeatureSpec, HeadSpec, Interaction};
+    use rankine_model::{AttentionSpec, AttentionUnit, FeatureSpec, HeadSpec, Interaction};
 
     fn spec(interaction: Interaction) -> ModelSpec {
         let dims = match interaction {
@@ -196,6 +203,46 @@ mod tests {
             let linear = layers.linear.expect("there are dense columns");
             assert_eq!((layers.head.inputs, layers.head.outputs), (24, 3));
             assert_eq!((linear.inputs, linear.outputs, linear.offset), (13, 3, layers.head.end()));
+        }
+    }
+
+    #[test]
+    fn units_come_after_the_bottom_mlp() {
+        let mut spec = spec(Interaction::Cross { layers: 1, rank: None });
+        let feature =
+            |table| FeatureSpec { column: "s".into(), table, pooling: Pooling::Sum, weighted: false };
+        spec.features.extend([feature(0), feature(1), feature(1)]);
+        let attend = |sequence: &str, features, unit| AttentionSpec {
+            sequence: sequence.into(),
+            features,
+            length_max: 9,
+            unit,
+        };
+        let unit = AttentionUnit::Din { query: vec![0, 1], hidden: vec![10] };
+        spec.attention = vec![attend("s", vec![2, 3], unit), attend("t", vec![4], AttentionUnit::Mean)];
+        assert_eq!(spec.validate(), Ok(()));
+        let vector_layout = VectorLayout::new(&spec);
+        // Rows of 5 and of 12 elements.
+        assert_eq!(vector_layout.keys[0].padded_parts().collect::<Vec<_>>(), [(0, 8), (8, 12)]);
+        assert_eq!(vector_layout.keys[1].padded_parts().collect::<Vec<_>>(), [(0, 12)]);
+        let layers = Layers::new(&spec, &vector_layout);
+        let [unit, of_mean] = &layers.attention[..] else { panic!("one per sequence") };
+        let sizes: Vec<_> = unit.iter().map(|layer| (layer.inputs, layer.outputs)).collect();
+        assert_eq!((sizes, of_mean.len()), (vec![(80, 16), (16, 8)], 0));
+        let [before, after] = [layers.bottom[1].end(), layers.cross[0][0].offset];
+        assert_eq!((unit[0].offset, unit[1].offset), (before, unit[0].end()));
+        assert_eq!((unit[1].end(), layers.parts()[0]), (after, after));
+        let parameters: Vec<_> = (1..=spec.dense_parameters()).map(|number| number as f32).collect();
+        let padded = layers.pad(&parameters);
+        assert_eq!(layers.unpad(&padded), parameters);
+        // The second row of W: each piece of the input has the parts of a key.
+        let row = &padded[unit[0].offset + 80..][..80];
+        let first = parameters[spec.dense_layout().attention[0].layers[0].offset + 68];
+        for piece in 0..4 {
+            let of_piece = first + 17.0 * piece as f32;
+            let row = &row[20 * piece..][..20];
+            assert_eq!((row[0], row[4], row[5..8].to_vec()), (of_piece, of_piece + 4.0, vec![0.0; 3]));
+            assert_eq!((row[8], row[19]), (of_piece + 5.0, of_piece + 16.0));
         }
     }
 

@@ -1,9 +1,11 @@
 //! A model's parts on a GPU, and the work of a forward and a backward pass.
 //!
-//! The matrix of vectors connects the parts: the bottom MLP and the look-ups write it, the interaction reads it, and
-//! the heads read its first-order terms; [`vector_layout`] describes its layout. Each part plans its products once and
-//! enqueues them, with the kernels around them, whenever a graph is captured.
+//! The matrix of vectors connects the parts: the bottom MLP and the look-ups write it, attention reads queries there
+//! and writes its sums, the interaction reads it, and the heads read its first-order terms; [`vector_layout`] describes
+//! its layout. Each part plans its products once and enqueues them, with the kernels around them, whenever a graph is
+//! captured.
 
+mod attention;
 mod cross;
 mod dense;
 mod fp8;
@@ -35,6 +37,7 @@ use rankine_topology::Rank;
 use super::context::RankContext;
 use super::input::Input;
 use super::setup::ModelSetup;
+use attention::Attention;
 use dense::Dense;
 use head::{Head, HeadInput};
 use hidden::Hidden;
@@ -65,6 +68,7 @@ pub(super) struct Network<T> {
     /// `[sample]`, with rows laid out as [`VectorLayout`] describes.
     vectors: Activations<T>,
     bottom: Mlp<T>,
+    attention: Option<Attention<T>>,
     interaction: Interaction<T>,
     hidden: Hidden<T>,
     head: Head<T>,
@@ -75,6 +79,8 @@ pub(super) struct Network<T> {
 #[derive(Debug)]
 pub(super) struct Forward {
     samples: usize,
+    /// Whether a backward pass follows.
+    learns: bool,
     bottom: mlp::Forward,
     interaction: interaction::Forward,
     hidden: hidden::Forward,
@@ -132,7 +138,7 @@ impl<T: Element> Network<T> {
         pooled_to_fp8: bool,
     ) -> Result<Self> {
         let device = &context.device;
-        let ModelSetup { model: Model { spec, rules }, execution, .. } = setup;
+        let ModelSetup { model: Model { spec, rules }, execution, batches, .. } = setup;
         // Hidden layers and cross layers multiply in fp8, while other elements are bf16.
         let fp8 = execution.precision == Precision::Fp8;
         let parameters = &initial_parameters(spec, setup.seed);
@@ -141,26 +147,25 @@ impl<T: Element> Network<T> {
         let _activations = device.purpose("activations");
         let layers = Layers::new(spec, vector_layout);
         let ranks = context.ranks();
-        let (tally_numbers, tensors_max) =
-            (Tally::numbers(spec.heads.len()), quantization::tensors_max(&layers));
+        let tally_numbers = Tally::numbers(spec.heads.len());
+        let tensors_max = quantization::tensors_max(&layers);
         let numbers = tally_numbers + if fp8 { ranks * tensors_max } else { 0 };
         let sharded = execution.shard_dense_update;
         let dense = Dense::new(context, layers, parameters, &rules.dense, numbers, sharded)?;
         let layers = &dense.layers;
-        let vectors = Activations::new(device, rows, vector_layout.stride)?;
+        let layouts = Layouts { vectors: vector_layout, layers };
+        let vectors = Attention::vectors(memory, spec, vector_layout)?;
         let of_samples = vectors.matrices();
         let inputs = of_samples.first_columns(vector_layout.vectors.len);
-        let layouts = Layouts { vectors: vector_layout, layers };
+        let attention = Attention::new(memory, spec, layouts, of_samples, &batches.hotness)?;
         let mut builder = (fp8 && !layers.hidden.is_empty())
             .then(|| Fp8Builder::new(memory, layers.pad(parameters), dense.parameters.pointer(), ranks));
-        // The heads read first-order terms as elements.
-        let pooled_to_fp8 = pooled_to_fp8 && vector_layout.wide.is_empty();
+        // The heads read first-order terms as elements, and attention the query.
+        let pooled_to_fp8 = pooled_to_fp8 && vector_layout.wide.is_empty() && attention.is_none();
         let interaction = Interaction::new(memory, spec, layouts, inputs, builder.as_mut(), pooled_to_fp8)?;
         let first = of_samples.first_columns(vector_layout.first);
-        let input_buffers = match layers.bottom.first() {
-            Some(layer) => Some(Activations::new(device, rows, layer.inputs)?),
-            None => None,
-        };
+        let inputs_of = |layer: &Layer| Activations::new(device, rows, layer.inputs);
+        let input_buffers = layers.bottom.first().map(inputs_of).transpose()?;
         let dense_input = input_buffers.as_ref().map_or(first, Activations::matrices);
         let bottom = (dense_input.values, None);
         let bottom = Mlp::new(memory, &layers.bottom, bottom, Some(first), interaction.through_relu())?;
@@ -198,6 +203,7 @@ impl<T: Element> Network<T> {
             dense_input,
             vectors,
             bottom,
+            attention,
             interaction,
             hidden,
             head,
@@ -275,6 +281,7 @@ impl<T: Element> Network<T> {
         let resources = &self.resources;
         Ok(Forward {
             samples,
+            learns,
             bottom: self.bottom.plan_forward(resources, samples, learns)?,
             interaction: self.interaction.plan_forward(resources, samples, learns)?,
             hidden: self.hidden.plan_forward(resources, samples, learns)?,
@@ -316,15 +323,18 @@ impl<T: Element> Network<T> {
         }
     }
 
-    /// Returns where look-ups write the vectors of the features for a forward pass.
+    /// Returns where look-ups write the vectors of the features, and the keys of sequences, for a forward pass.
     pub(super) fn vectors(&self, plan: &Forward) -> Vectors<T> {
-        match plan.interaction.vectors() {
-            Some(vectors) => Vectors::Fp8(vectors),
-            None => Vectors::Elements(self.vectors.matrices().values.pointer),
+        let vectors = self.vectors.matrices().values.pointer;
+        match (plan.interaction.vectors(), &self.attention) {
+            (Some(vectors), _) => Vectors::Fp8(vectors),
+            (None, None) => Vectors::Elements(vectors),
+            (None, Some(attention)) => Vectors::WithKeys { vectors, keys: attention.keys() },
         }
     }
 
-    /// Returns the address of the gradients with respect to them.
+    /// Returns the address of the gradients with respect to them; those with respect to keys are behind those with
+    /// respect to all vectors.
     pub(super) fn vector_gradients(&self) -> Pointer<T> {
         self.vectors.matrices().gradients.pointer
     }
@@ -333,6 +343,17 @@ impl<T: Element> Network<T> {
     /// whether a backward pass follows.
     pub(super) fn looks_up(&self, learns: bool) -> Option<usize> {
         self.interaction.looks_up(&self.resources.device, learns)
+    }
+
+    /// Enqueues attention: the sums over sequences become vectors. The vectors and keys of the features must be
+    /// written.
+    ///
+    /// # Safety
+    /// As for [`Network::bottom_forward`].
+    pub(super) unsafe fn attend(&self, lane: &Lane, input: Input, plan: &Forward) -> Result<()> {
+        let Some(attention) = &self.attention else { return Ok(()) };
+        // SAFETY: as for `bottom_forward`.
+        unsafe { attention.forward(lane, &self.resources, input, (plan.samples, plan.learns)) }
     }
 
     /// Enqueues the interaction of the vectors, after all of them are written; with `rows`, all but these.
@@ -380,6 +401,17 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn interact_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
         unsafe { self.interaction.backward(lane, &self.resources, &plan.interaction) }
+    }
+
+    /// Enqueues the backward pass of attention, after [`Network::interact_backward`]: the gradients with respect to
+    /// keys and to its parameters, and adding its part of the gradients with respect to the vectors.
+    ///
+    /// # Safety
+    /// As for [`Network::bottom_forward`].
+    pub(super) unsafe fn attend_backward(&self, lane: &Lane, input: Input) -> Result<()> {
+        let Some(attention) = &self.attention else { return Ok(()) };
+        // SAFETY: as for `bottom_forward`.
+        unsafe { attention.backward(lane, &self.resources, input) }
     }
 
     /// Enqueues the backward pass of the bottom MLP.

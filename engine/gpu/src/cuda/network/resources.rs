@@ -80,6 +80,12 @@ impl PartialSums {
         Ok(Self { parts, pieces, columns: columns as u32 })
     }
 
+    /// The same for kernels that do not write padding.
+    pub(super) fn zeroed(device: &Arc<Device>, pieces: u32, columns: usize) -> Result<Self> {
+        let parts = Buffer::filled(device, pieces as usize * columns, 0)?;
+        Ok(Self { parts, pieces, columns: columns as u32 })
+    }
+
     pub(super) fn pointer(&self) -> Pointer<f32> {
         self.parts.pointer()
     }
@@ -129,8 +135,19 @@ pub(super) struct Activations<T> {
 impl<T: Element> Activations<T> {
     /// Allocates zeros.
     pub(super) fn new(device: &Arc<Device>, rows: NetworkRows, columns: usize) -> Result<Self> {
-        let buffer = |rows: usize| Buffer::filled(device, rows * columns, 0);
-        Ok(Self { values: buffer(rows.values())?, gradients: buffer(rows.trained)?, rows, columns })
+        Self::with_more_gradients(device, rows, columns, 0)
+    }
+
+    /// The same, with `more` elements for each sample behind all gradients.
+    pub(super) fn with_more_gradients(
+        device: &Arc<Device>,
+        rows: NetworkRows,
+        columns: usize,
+        more: usize,
+    ) -> Result<Self> {
+        let values = Buffer::filled(device, rows.values() * columns, 0)?;
+        let gradients = Buffer::filled(device, rows.trained * (columns + more), 0)?;
+        Ok(Self { values, gradients, rows, columns })
     }
 
     pub(super) fn matrices(&self) -> ActivationMatrices<T> {

@@ -1,0 +1,13 @@
+//! Attention over sequences: the kernels against the formula, whole trainings against the CPU, and resuming.
+
+mod bench;
+mod formula;
+mod kernels;
+mod resume;
+mod training;
+
+use super::Body;
+
+pub(crate) fn bodies() -> Vec<Body> {
+    [kernels::BODIES, training::BODIES, resume::BODIES, bench::BODIES].concat()
+}
