@@ -9,8 +9,8 @@ use rankine_base::files::read_text;
 use serde::{Deserialize, Serialize};
 
 use crate::schema::{
-    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, HOTNESS_MAX, Hotness, Label, Pooling,
-    Schema, VocabularyKind,
+    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, HOTNESS_MAX, Hotness, Keep, Label,
+    Pooling, Schema, Sequence, VocabularyKind,
 };
 
 /// A shape as in its TOML file or in a manifest. Deserializing one checks it.
@@ -30,6 +30,22 @@ pub struct Shape {
     pub ragged: bool,
     /// How bags become vectors.
     pub pooling: Pooling,
+    /// The sequences `S1`, `S2`, ...
+    #[serde(rename = "sequence", skip_serializing_if = "Vec::is_empty")]
+    pub sequences: Vec<SequenceShape>,
+}
+
+/// A sequence of a shape: for each column of its query, it has one with the same vocabulary. For `C2`, the sequence
+/// `S1` has `S1_C2`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SequenceShape {
+    /// The columns of the query, such as `C1`: each has one id in every sample.
+    pub query: Vec<String>,
+    /// The most positions of a sample; samples have between 0 and `max`.
+    #[cfg_attr(test, schemars(range(min = 1, max = HOTNESS_MAX)))]
+    pub max: u32,
 }
 
 /// The shape of synthetic data and of raw records: dense columns, tables and bag sizes.
@@ -55,15 +71,18 @@ struct UncheckedShape {
     /// How bags become vectors.
     #[serde(default = "default_pooling")]
     pooling: Pooling,
+    /// The sequences `S1`, `S2`, ...; raw records have none.
+    #[serde(default, rename = "sequence")]
+    sequences: Vec<SequenceShape>,
 }
 
 impl TryFrom<UncheckedShape> for Shape {
     type Error = Conflict;
 
     fn try_from(
-        UncheckedShape { name, dense, rows, hotness, ragged, pooling }: UncheckedShape,
+        UncheckedShape { name, dense, rows, hotness, ragged, pooling, sequences }: UncheckedShape,
     ) -> Result<Self, Conflict> {
-        let shape = Self { name, dense, rows, hotness, ragged, pooling };
+        let shape = Self { name, dense, rows, hotness, ragged, pooling, sequences };
         shape.validate().map(|()| shape)
     }
 }
@@ -73,9 +92,10 @@ fn default_pooling() -> Pooling {
 }
 
 /// The built-in shapes.
-const BUILT_IN: [(&str, &str); 2] = [
+const BUILT_IN: [(&str, &str); 3] = [
     ("dlrm", include_str!("../shapes/dlrm.toml")),
     ("dlrm-dcnv2", include_str!("../shapes/dlrm-dcnv2.toml")),
+    ("sequences", include_str!("../shapes/sequences.toml")),
 ];
 
 impl Shape {
@@ -139,7 +159,46 @@ impl Shape {
             let message = format!("a hotness of {} is not within 1 to {HOTNESS_MAX}", self.hotness[at]);
             return conflict(&format!("hotness.{at}"), message);
         }
+        (0..).zip(&self.sequences).try_for_each(|(number, sequence)| self.validate_sequence(number, sequence))
+    }
+
+    fn validate_sequence(&self, number: usize, sequence: &SequenceShape) -> Result<(), Conflict> {
+        let SequenceShape { query, max } = sequence;
+        let conflict = |key: &str, what: String| Err(Conflict::new(format!("sequence.{number}.{key}"), what));
+        if !(1..=HOTNESS_MAX).contains(max) {
+            return conflict("max", format!("{max} positions are not within 1 to {HOTNESS_MAX}"));
+        }
+        if query.is_empty() {
+            return conflict("query", "a sequence needs a column in its query".into());
+        }
+        for (at, name) in query.iter().enumerate() {
+            let key = format!("query.{at}");
+            let Some(column) = self.column(name) else {
+                let last = self.rows.len();
+                return conflict(&key, format!("there is no column `{name}`: columns are C1 to C{last}"));
+            };
+            if self.ragged || self.hotness_of(column) != 1 {
+                let what =
+                    format!("{name} must have one id in every sample: a hotness of 1, and no ragged bags");
+                return conflict(&key, what);
+            }
+            if query[..at].contains(name) {
+                return conflict(&key, format!("{name} is in the query twice"));
+            }
+        }
         Ok(())
+    }
+
+    /// Returns the number of a column, from 0, by its name.
+    fn column(&self, name: &str) -> Option<usize> {
+        (0..self.rows.len()).find(|&column| column_name(column) == name)
+    }
+
+    /// Returns the numbers of the columns of each sequence's query.
+    pub(crate) fn queries(&self) -> Vec<Vec<usize>> {
+        let query =
+            |sequence: &SequenceShape| sequence.query.iter().filter_map(|name| self.column(name)).collect();
+        self.sequences.iter().map(query).collect()
     }
 
     /// Returns the maximum number of ids per bag of a column.
@@ -147,18 +206,18 @@ impl Shape {
         self.hotness.get(column).copied().unwrap_or(1)
     }
 
-    /// Returns the ids per sample over all columns, if bags have fixed sizes.
+    /// Returns the ids per sample over all columns, if bags have fixed sizes and there are no sequences.
     pub fn ids(&self) -> u64 {
         (0..self.rows.len()).map(|column| u64::from(self.hotness_of(column))).sum()
     }
 
-    /// Returns the schema of this shape, with tables of at most `rows_cap` rows.
+    /// Returns the schema of this shape, with tables of at most `rows_cap` rows. The columns of sequences come last.
     pub fn schema(&self, rows_cap: Option<u64>) -> Schema {
         let transform = DenseTransform::plain(DenseFunction::MlperfLog);
         let categorical = |(column, &rows): (usize, &u64)| {
             let hotness = self.hotness_of(column);
             Categorical {
-                name: format!("C{}", column + 1),
+                name: column_name(column),
                 rows: rows_cap.map_or(rows, |cap| rows.min(cap)),
                 hotness: if self.ragged { Hotness::Ragged { max: hotness } } else { Hotness::Fixed(hotness) },
                 pooling: self.pooling,
@@ -167,15 +226,35 @@ impl Shape {
                 shares: None,
             }
         };
+        let mut categorical: Vec<_> = self.rows.iter().enumerate().map(categorical).collect();
+        let mut sequences = Vec::new();
+        for ((number, query), &SequenceShape { max, .. }) in (1..).zip(self.queries()).zip(&self.sequences) {
+            let name = format!("S{number}");
+            let of_query = |&column: &usize| Categorical {
+                name: format!("{name}_{}", categorical[column].name),
+                hotness: Hotness::Ragged { max },
+                shares: Some(categorical[column].name.clone()),
+                ..categorical[column].clone()
+            };
+            let attributes: Vec<_> = query.iter().map(of_query).collect();
+            let columns = attributes.iter().map(|column| column.name.clone()).collect();
+            categorical.extend(attributes);
+            sequences.push(Sequence { name, columns, max, keep: Keep::Last });
+        }
         Schema {
             labels: vec![Label::new("label")],
             weight: None,
             dense: (1..=self.dense).map(|column| Dense { name: format!("I{column}"), transform }).collect(),
             dense_dtype: DenseDtype::F16,
-            sequences: Vec::new(),
-            categorical: self.rows.iter().enumerate().map(categorical).collect(),
+            sequences,
+            categorical,
         }
     }
+}
+
+/// Returns the name of the column of a table, whose number counts from 0.
+fn column_name(column: usize) -> String {
+    format!("C{}", column + 1)
 }
 
 /// Counting frequencies takes nine bytes per row, so this bounds memory to 36 GiB per table.
@@ -214,6 +293,8 @@ mod tests {
             &format!("{shape}ragged = 1"),
             &format!("{shape}pooling = \"max\""),
             &format!("{shape}hotnes = [1, 1]"),
+            &format!("{shape}[[sequence]]\nquery = [\"C1\"]"),
+            &format!("{shape}[[sequence]]\nquery = [\"C1\"]\nmax = 0"),
         ] {
             Shape::from_toml("x.toml", wrong).unwrap_err();
             assert!(violation(wrong).is_some(), "{wrong}");
@@ -242,6 +323,18 @@ mod tests {
     }
 
     #[test]
+    fn a_sequence_has_the_rows_of_its_query() {
+        let schema = Shape::load("sequences").unwrap().schema(Some(5000));
+        schema.validate().unwrap();
+        let [Sequence { name, columns, max, .. }] = &schema.sequences[..] else { panic!("one sequence") };
+        assert_eq!((name.as_str(), &columns[..], *max), ("S1", &["S1_C1".into(), "S1_C2".into()][..], 50));
+        let of = |column: usize| (schema.categorical[column].rows, schema.categorical[column].hotness);
+        assert_eq!([of(0), of(1)], [(5000, Hotness::Fixed(1)), (1000, Hotness::Fixed(1))]);
+        assert_eq!([of(3), of(4)], [5000, 1000].map(|rows| (rows, Hotness::Ragged { max: 50 })));
+        assert_eq!(schema.categorical[4].shares.as_deref(), Some("C2"));
+    }
+
+    #[test]
     fn the_built_in_shapes_are_the_published_ones() {
         let dlrm = Shape::load("dlrm").unwrap();
         assert_eq!((dlrm.rows.len(), dlrm.rows.iter().sum::<u64>()), (26, 187_767_399));
@@ -249,7 +342,13 @@ mod tests {
         assert_eq!((dcnv2.rows.len(), dcnv2.rows.iter().sum::<u64>()), (26, 204_184_588));
         assert_eq!(dcnv2.hotness.iter().sum::<u32>(), 214);
         let error = Shape::load("dlmr").unwrap_err().to_string();
-        assert!(error.ends_with("built-in shape (dlrm, dlrm-dcnv2): did you mean `dlrm`?"), "{error}");
+        assert!(
+            error.ends_with("built-in shape (dlrm, dlrm-dcnv2, sequences): did you mean `dlrm`?"),
+            "{error}"
+        );
+        let sequence = |keys: &str| {
+            format!("name='x'\ndense=1\nrows=[9,8]\nhotness=[1,1]\nragged=false\n[[sequence]]\n{keys}")
+        };
         for (bad, expected) in [
             ("", "x.toml: missing key `name`"),
             ("name='x'\ndense=1\nrow=[1]", "x.toml:3:1: unknown key `row`\n  |\n3 | row=[1]\n  | ^^^\n"),
@@ -267,6 +366,21 @@ mod tests {
             ("name='x'\ndense=1\nrows=[1]\nhotness=[65537]", "within 1 to 65536"),
             ("name='x'\ndense=1\nrows=[1]\nhotness=[4294967296]", "from 0 to 4294967295"),
             ("name='x'\ndense=65537\nrows=[1]", "the limit of 65536"),
+            (&sequence("query=['C1']\nmax=0"), "x.toml:8:5: 0 positions are not within 1 to 65536"),
+            (&sequence("query=[]\nmax=5"), "x.toml:7:7: a sequence needs a column in its query"),
+            (
+                &sequence("query=['C1','C3']\nmax=5"),
+                "x.toml:7:13: there is no column `C3`: columns are C1 to C2",
+            ),
+            (&sequence("query=['C1','C1']\nmax=5"), "C1 is in the query twice"),
+            (
+                &sequence("query=['C2']\nmax=5").replace("hotness=[1,1]", "hotness=[1,2]"),
+                "C2 must have one id",
+            ),
+            (
+                &sequence("query=['C2']\nmax=5").replace("false", "true"),
+                "C2 must have one id in every sample",
+            ),
         ] {
             let error = Shape::from_toml("x.toml", bad).unwrap_err().to_string();
             assert!(error.contains(expected), "{bad}\n{error}");

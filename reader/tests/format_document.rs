@@ -576,6 +576,7 @@ fn the_document_suffices_to_read_generated_datasets() {
             hotness: vec![1500, 1, 4],
             ragged,
             pooling: Pooling::Mean,
+            sequences: Vec::new(),
         };
         let spec =
             GenerateSpec { shape, rows_cap: None, samples: 1100, eval_samples: 70, alpha: 1.1, seed: 5 };

@@ -147,6 +147,44 @@ fn attention_learns_more_than_pooling() {
     }
 }
 
+/// Generated sequences are labeled by a model of attention, whose AUC is the best possible one.
+#[test]
+fn din_comes_near_the_best_possible_auc() {
+    let place = Place::new();
+    let shape =
+        "name = 'small'\ndense = 0\nrows = [30, 8]\nsequence = [{ query = ['C1', 'C2'], max = 12 }]\n";
+    place.file("shape.toml", shape);
+    let job = "
+        name = 'small'
+        data.generate = { shape = 'SHAPE', samples = 40000, eval_samples = 10000 }
+        model = { kind = 'dlrm', embedding_dim = 8, top_mlp = [16] }
+        attention = [{ kind = 'din', sequence = 'S1', query = ['C1', 'C2'], hidden = [16] }]
+        table = [{ columns = ['C1', 'S1_C1'] }, { columns = ['C2', 'S1_C2'] }]
+        optimizer.dense = { kind = 'adam', learning_rate = 0.01 }
+        optimizer.sparse = { kind = 'adam', learning_rate = 0.02 }
+        train = { batch_size = 128, epochs = 4 }";
+    let job = place.file("small.toml", job.replace("SHAPE", &place.word("shape.toml")));
+    assert_din_is_within(&place, &job, 2, 0.02);
+    if support::is_long() {
+        // The job whose figures are in docs/benchmarks.md.
+        let job = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/sequences.toml");
+        (1..=3).for_each(|seed| assert_din_is_within(&Place::new(), job, seed, 0.003));
+    }
+}
+
+/// Trains with `din` and with the mean, with a seed of data and weights.
+fn assert_din_is_within(place: &Place, job: &str, seed: u64, difference: f64) {
+    let data = format!("data.dir='{}'", place.word("data"));
+    let (data_seed, seed) = (format!("data.generate.seed={seed}"), format!("seed={seed}"));
+    let sets = [&data, &data_seed, &seed, CPU];
+    train(place, job, "din", &sets).with(SUCCESS);
+    let mean = "attention=[{ kind = 'mean', sequence = 'S1' }]";
+    train(place, job, "mean", &[&sets[..], &[mean]].concat()).with(SUCCESS);
+    let best = summary(place, "din")["eval"]["auc_achievable"].as_f64().unwrap();
+    let [din, mean] = ["din", "mean"].map(|name| auc(place, name));
+    assert!(din > best - difference && din > mean + 0.01, "{seed}: {best}, din {din}, mean {mean}");
+}
+
 #[test]
 fn scores_of_any_form_of_rows_are_the_evaluated_ones() {
     let place = Place::new();

@@ -550,27 +550,28 @@ pub enum Shape {
     Dlrm,
     /// The same columns with multi-hot bags, MLPerf's DLRM-DCNv2.
     DlrmDcnv2,
+    /// Items, their shops and users, with a sequence of earlier items and shops.
+    Sequences,
     /// A shape file.
     File(PathBuf),
-}
-
-impl Shape {
-    const BUILT_IN: [(&'static str, Self); 2] = [("dlrm", Self::Dlrm), ("dlrm-dcnv2", Self::DlrmDcnv2)];
 }
 
 impl FromStr for Shape {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        if let Some((_, shape)) = Self::BUILT_IN.into_iter().find(|(name, _)| *name == text) {
-            return Ok(shape);
+        match text {
+            "dlrm" => Ok(Self::Dlrm),
+            "dlrm-dcnv2" => Ok(Self::DlrmDcnv2),
+            "sequences" => Ok(Self::Sequences),
+            // A typing mistake in the name of a built-in shape must not become "no such file".
+            _ if text.contains('/') || Path::new(text).extension().is_some() => Ok(Self::File(text.into())),
+            _ => {
+                let suggestion = rankine_base::did_you_mean(text, ["dlrm", "dlrm-dcnv2", "sequences"]);
+                let what = format!("dlrm, dlrm-dcnv2, sequences or the path of a shape file{suggestion}");
+                Err(InvalidValue::is_not(text, what))
+            }
         }
-        // A typing mistake in the name of a built-in shape must not become "no such file".
-        if text.contains('/') || Path::new(text).extension().is_some() {
-            return Ok(Self::File(text.into()));
-        }
-        let suggestion = rankine_base::did_you_mean(text, Self::BUILT_IN.map(|(name, _)| name));
-        Err(InvalidValue::is_not(text, format!("dlrm, dlrm-dcnv2 or the path of a shape file{suggestion}")))
     }
 }
 
@@ -579,12 +580,13 @@ impl fmt::Display for Shape {
         match self {
             Self::Dlrm => f.write_str("dlrm"),
             Self::DlrmDcnv2 => f.write_str("dlrm-dcnv2"),
+            Self::Sequences => f.write_str("sequences"),
             Self::File(path) => path.display().fmt(f),
         }
     }
 }
 
-from_string!(Shape: "dlrm, dlrm-dcnv2 or the path of a shape file");
+from_string!(Shape: "dlrm, dlrm-dcnv2, sequences or the path of a shape file");
 
 #[cfg(any(test, feature = "json-schema"))]
 schema!(Shape { "type": "string" });
@@ -685,6 +687,7 @@ mod tests {
         for (text, shape) in [
             ("dlrm", Shape::Dlrm),
             ("dlrm-dcnv2", Shape::DlrmDcnv2),
+            ("sequences", Shape::Sequences),
             ("a/dlrm", Shape::File("a/dlrm".into())),
             ("dlrm.toml", Shape::File("dlrm.toml".into())),
         ] {

@@ -256,7 +256,9 @@ mod tests {
     fn planning() -> Planning {
         let job = Job::from_toml("job.toml", JOB, &[""; 0]).unwrap();
         let (name, rows, pooling) = ("four".into(), vec![30, 20, 30, 10], Pooling::Sum);
-        let schema = Shape { name, dense: 0, rows, hotness: Vec::new(), ragged: false, pooling }.schema(None);
+        let (hotness, sequences) = (Vec::new(), Vec::new());
+        let shape = Shape { name, dense: 0, rows, hotness, ragged: false, pooling, sequences };
+        let schema = shape.schema(None);
         let model = translate(&job, &schema).unwrap();
         let statistics = statistics(&job, &Source::Law { schema: &schema, alpha: 1.2 }).unwrap();
         assert_eq!(statistics.origin, Origin::Law { alpha: 1.2 });

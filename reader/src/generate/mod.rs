@@ -5,6 +5,8 @@
 //! counters, nine bytes per row). Functions of libm come from the crate of that name, so that all machines give the
 //! same bytes.
 
+mod effect;
+mod interest;
 mod power_law;
 mod teacher;
 
@@ -27,9 +29,11 @@ use crate::schema::{DenseFunction, Hotness, Schema};
 use crate::write::DatasetWriter;
 
 pub use crate::origin::{GenerateSpec, Generation};
-pub use crate::shape::Shape;
+pub use crate::shape::{SequenceShape, Shape};
+use effect::SQRT_3;
+use interest::Interest;
 pub use power_law::PowerLaw;
-use teacher::{SQRT_3, Teacher};
+use teacher::Teacher;
 
 /// Samples between two checks for a stop request.
 const SAMPLES_BETWEEN_LOOKS: u64 = 1 << 10;
@@ -111,6 +115,8 @@ pub fn samples_with_logits(
 struct Generator {
     seed: u64,
     schema: Schema,
+    /// The columns of each sequence, which come after all others.
+    sequences: Vec<Vec<usize>>,
     laws: Vec<PowerLaw>,
     dense: Vec<LogCount>,
     teacher: Teacher,
@@ -131,10 +137,18 @@ impl Generator {
             |_| LogCount { mean: 1.0 + 3.0 * rng.unit_f64(), deviation: 0.8 + 0.7 * rng.unit_f64() };
         let dense: Vec<LogCount> = (0..schema.dense.len()).map(log_count).collect();
         let moments: Vec<_> = dense.iter().map(|dense| (dense.mean, dense.deviation)).collect();
+        let sequences = schema.columns_of_sequences();
+        let interests = spec.shape.queries().into_iter().zip(&sequences).zip(&schema.sequences);
+        let interests = interests
+            .map(|((query, columns), sequence)| {
+                Interest::new(spec.seed, query[0], columns.clone(), sequence.max)
+            })
+            .collect();
         Self {
             seed: spec.seed,
             laws: schema.categorical.iter().map(|column| PowerLaw::new(column.rows, spec.alpha)).collect(),
-            teacher: Teacher::new(spec.seed, &moments, schema.categorical.len()),
+            teacher: Teacher::new(spec.seed, &moments, spec.shape.rows.len(), interests),
+            sequences,
             dense,
             schema,
             stop: stop.clone(),
@@ -158,14 +172,22 @@ impl Generator {
             for dense in &self.dense {
                 samples.dense.push(dense.draw(&mut rng));
             }
-            let columns = self.schema.categorical.iter().zip(&self.laws).zip(&mut samples.categorical);
-            for (((column, law), bags), ranks) in columns.zip(&mut ranks) {
-                let ids = match column.hotness {
+            let single = self.laws.len() - self.sequences.iter().map(Vec::len).sum::<usize>();
+            for (column, ranks) in ranks.iter_mut().enumerate().take(single) {
+                let ids = match self.schema.categorical[column].hotness {
                     Hotness::Fixed(ids) => ids,
                     Hotness::Ragged { max } => rng.below(u64::from(max) + 1) as u32,
                 };
-                ranks.clear();
-                ranks.extend((0..ids).map(|_| law.rank(rng.unit_f64())));
+                self.draw(column, ids, &mut rng, ranks);
+            }
+            for (columns, sequence) in self.sequences.iter().zip(&self.schema.sequences) {
+                let positions = rng.below(u64::from(sequence.max) + 1) as u32;
+                for &column in columns {
+                    self.draw(column, positions, &mut rng, &mut ranks[column]);
+                }
+            }
+            let bags = self.laws.iter().zip(&mut samples.categorical);
+            for ((law, bags), ranks) in bags.zip(&ranks) {
                 bags.push(ranks.iter().map(|&rank| law.row(rank)));
             }
             samples.len += 1;
@@ -175,6 +197,12 @@ impl Generator {
             judge(logit, label);
         }
         Ok(samples)
+    }
+
+    /// Draws the frequency ranks of a column's ids in a sample.
+    fn draw(&self, column: usize, ids: u32, rng: &mut Rng, ranks: &mut Vec<u64>) {
+        ranks.clear();
+        ranks.extend((0..ids).map(|_| self.laws[column].rank(rng.unit_f64())));
     }
 }
 

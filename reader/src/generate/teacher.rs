@@ -2,8 +2,10 @@
 //!
 //! Its logit is a bias, a linear term per dense feature, an effect per category, and a product of the effects of a
 //! few pairs of columns, which only a model with interactions can learn. Rare categories have weak effects, because
-//! no model could learn them from a finite sample.
+//! no model could learn them from a finite sample. A sequence adds what attention over it yields (`interest.rs`).
 
+use super::effect::{Effects, symmetric};
+use super::interest::Interest;
 use crate::rng::Rng;
 use crate::samples::Samples;
 
@@ -15,19 +17,18 @@ const INTERACTION_DEVIATION: f64 = 0.4;
 const PAIRS: usize = 4;
 /// About a quarter of the labels are 1, as in Criteo's logs.
 const BIAS: f64 = -1.7;
-/// The frequency rank at which effects start to fade.
-const FADING_RANK: f64 = 16.0;
-/// Uniform numbers between plus and minus this have deviation 1.
-pub(super) const SQRT_3: f64 = 1.732_050_807_568_877_2;
 
 /// The weights of a teacher, which depend only on the seed.
 #[derive(Debug)]
 pub(super) struct Teacher {
     seed: u64,
     dense: Vec<DenseTerm>,
+    /// The number of columns with effects. Columns of sequences follow, and have none of their own.
+    columns: usize,
     category_scale: f64,
     pairs: Vec<(usize, usize)>,
     pair_scale: f64,
+    interests: Vec<Interest>,
 }
 
 #[derive(Debug)]
@@ -37,8 +38,9 @@ struct DenseTerm {
 }
 
 impl Teacher {
-    /// Creates a teacher. `dense` has mean and deviation of each stored dense feature.
-    pub(super) fn new(seed: u64, dense: &[(f64, f64)], columns: usize) -> Self {
+    /// Creates a teacher. `dense` has mean and deviation of each stored dense feature; `columns` is the number of
+    /// categorical columns before those in sequences.
+    pub(super) fn new(seed: u64, dense: &[(f64, f64)], columns: usize, interests: Vec<Interest>) -> Self {
         let mut rng = Rng::from_parts(&[seed, 0x7eac_0001]);
         let dense_scale = DENSE_DEVIATION / (dense.len().max(1) as f64).sqrt();
         let dense = dense.iter().map(|&(mean, deviation)| DenseTerm {
@@ -52,9 +54,11 @@ impl Teacher {
         Self {
             seed,
             dense,
+            columns,
             category_scale: CATEGORY_DEVIATION / (columns.max(1) as f64).sqrt(),
             pair_scale: INTERACTION_DEVIATION / (pairs.len().max(1) as f64).sqrt(),
             pairs,
+            interests,
         }
     }
 
@@ -63,27 +67,20 @@ impl Teacher {
         let dense = &samples.dense[(samples.len - 1) * samples.dense_columns..];
         let terms =
             self.dense.iter().zip(dense).map(|(term, &value)| term.weight * (f64::from(value) - term.mean));
-        let effects: f64 = (0..ranks.len()).map(|column| self.effect(0, column, &ranks[column])).sum();
+        let effects: f64 = (0..self.columns).map(|column| self.effect(0, column, &ranks[column])).sum();
         let products = self.pairs.iter().enumerate().map(|(pair, &(a, b))| {
             let kind = 1 + pair as u64;
             self.effect(kind, a, &ranks[a]) * self.effect(kind, b, &ranks[b])
         });
         let products: f64 = products.sum();
-        BIAS + terms.sum::<f64>() + self.category_scale * effects + self.pair_scale * products
+        let interests: f64 = self.interests.iter().map(|interest| interest.logit(ranks)).sum();
+        BIAS + terms.sum::<f64>() + self.category_scale * effects + self.pair_scale * products + interests
     }
 
     /// Returns the effect of a bag: the sum of its categories' effects, which have deviation 1 for the most frequent
     /// ones, divided by the square root of their number.
     fn effect(&self, kind: u64, column: usize, ranks: &[u64]) -> f64 {
-        let one = |&rank: &u64| {
-            let mut rng = Rng::from_parts(&[self.seed, 0x7eac_0002, kind, column as u64, rank]);
-            symmetric(&mut rng) / (1.0 + rank as f64 / FADING_RANK)
-        };
-        ranks.iter().map(one).sum::<f64>() / (ranks.len().max(1) as f64).sqrt()
+        let effects = Effects { seed: self.seed, purpose: 0x7eac_0002, kind, column };
+        ranks.iter().map(|&rank| effects.of(rank)).sum::<f64>() / (ranks.len().max(1) as f64).sqrt()
     }
-}
-
-/// Returns a uniform number with mean 0 and deviation 1.
-fn symmetric(rng: &mut Rng) -> f64 {
-    (2.0 * rng.unit_f64() - 1.0) * SQRT_3
 }

@@ -7,6 +7,7 @@ use crate::tests::file_calls::{assert_durable, observe};
 use super::*;
 use crate::dataset::Dataset;
 use crate::schema::Pooling;
+use crate::shape::SequenceShape;
 use crate::stream::{BatchStream, StreamOptions};
 use crate::tests::tree;
 
@@ -16,19 +17,21 @@ fn small(shape: Shape, samples: u64) -> GenerateSpec {
 
 #[test]
 fn any_number_of_threads_gives_the_same_bytes() {
-    let temp = tempfile::tempdir().unwrap();
-    let mut shape = Shape::load("dlrm").unwrap();
-    shape.hotness = (0..26).map(|column| 1 + column % 3).collect();
-    shape.ragged = true;
-    let spec = small(shape, 40_000);
-    let trees = [1, 2, 5].map(|threads| {
-        let dir = temp.path().join(format!("threads-{threads}"));
-        generate(&spec, &dir, NonZeroUsize::new(threads).unwrap(), &Stop::default(), |_| ()).unwrap();
-        tree(&dir)
-    });
-    assert!(trees[0].len() > 5);
-    assert_eq!(trees[0], trees[1]);
-    assert_eq!(trees[0], trees[2]);
+    let mut ragged = Shape::load("dlrm").unwrap();
+    ragged.hotness = (0..26).map(|column| 1 + column % 3).collect();
+    ragged.ragged = true;
+    for shape in [ragged, Shape::load("sequences").unwrap()] {
+        let temp = tempfile::tempdir().unwrap();
+        let spec = small(shape, 40_000);
+        let trees = [1, 2, 5].map(|threads| {
+            let dir = temp.path().join(format!("threads-{threads}"));
+            generate(&spec, &dir, NonZeroUsize::new(threads).unwrap(), &Stop::default(), |_| ()).unwrap();
+            tree(&dir)
+        });
+        assert!(trees[0].len() > 5);
+        assert_eq!(trees[0], trees[1]);
+        assert_eq!(trees[0], trees[2]);
+    }
 }
 
 #[test]
@@ -106,12 +109,42 @@ fn a_generation_that_is_stopped_leaves_nothing() {
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
 }
 
+/// A part, the number of a sample, its dense values, the ids of each column, the teacher's logit, and the label.
+type Expected<'a, const DENSE: usize, const COLUMNS: usize> =
+    (Part, u64, [f32; DENSE], [&'a [u64]; COLUMNS], f64, f32);
+
+/// Checks samples of a shape with the seed of [`small`].
+fn assert_samples<const DENSE: usize, const COLUMNS: usize>(
+    shape: Shape,
+    alpha: f64,
+    expected: &[Expected<'_, DENSE, COLUMNS>],
+) {
+    let spec = GenerateSpec { alpha, rows_cap: None, ..small(shape, 100) };
+    let generator = Generator::new(&spec, spec.shape.schema(None), &Stop::default());
+    for &(part, number, dense, ids, logit, label) in expected {
+        let mut judged = Vec::new();
+        // Not the first of its run: the start of a run changes nothing.
+        let from = number.saturating_sub(1);
+        let range = from..number + 1;
+        let samples = generator.samples(part, range, |logit, label| judged.push((logit, label))).unwrap();
+        let last = samples.len - 1;
+        assert_eq!(samples.dense[DENSE * last..], dense, "{part} {number}");
+        for (bags, ids) in samples.categorical.iter().zip(ids) {
+            assert_eq!(bags.bag(last), ids, "{part} {number}");
+        }
+        assert_eq!(samples.labels[0][last], label, "{part} {number}");
+        // A sum of seven terms of size 3 at most, each with a few roundings: 100 times 2^-53 times 20.
+        let (judged, is_positive) = judged[last];
+        assert!((judged - logit).abs() < 1e-12, "{part} {number}: {judged} for {logit}");
+        assert_eq!(is_positive, label == 1.0);
+    }
+}
+
 /// Expected values come from another implementation: a dataset named by a spec is the same on every machine and in
 /// every version.
 #[test]
 fn the_samples_of_a_seed_never_change() {
-    type Expected<'a> = (Part, u64, [f32; 2], [&'a [u64]; 4], f64, f32);
-    let check = |ragged, alpha, expected: &[Expected<'_>]| {
+    let check = |ragged, alpha, expected: &[Expected<'_, 2, 4>]| {
         let shape = Shape {
             name: "small".into(),
             dense: 2,
@@ -119,29 +152,12 @@ fn the_samples_of_a_seed_never_change() {
             hotness: vec![1, 2, 3, 1],
             ragged,
             pooling: Pooling::Sum,
+            sequences: Vec::new(),
         };
-        let spec = GenerateSpec { alpha, rows_cap: None, ..small(shape, 100) };
-        let generator = Generator::new(&spec, spec.shape.schema(None), &Stop::default());
-        for &(part, number, dense, ids, logit, label) in expected {
-            let mut judged = Vec::new();
-            // Not the first of its run: the start of a run changes nothing.
-            let from = number.saturating_sub(1);
-            let range = from..number + 1;
-            let samples = generator.samples(part, range, |logit, label| judged.push((logit, label))).unwrap();
-            let last = samples.len - 1;
-            assert_eq!(samples.dense[2 * last..], dense, "{part} {number}");
-            for (bags, ids) in samples.categorical.iter().zip(ids) {
-                assert_eq!(bags.bag(last), ids, "{part} {number}");
-            }
-            assert_eq!(samples.labels[0][last], label, "{part} {number}");
-            // A sum of seven terms of size 3 at most, each with a few roundings: 100 times 2^-53 times 20.
-            let (judged, is_positive) = judged[last];
-            assert!((judged - logit).abs() < 1e-12, "{part} {number}: {judged} for {logit}");
-            assert_eq!(is_positive, label == 1.0);
-        }
+        assert_samples(shape, alpha, expected);
     };
     let (train, eval) = (Part::Train, Part::Eval);
-    let fixed: [Expected<'_>; 5] = [
+    let fixed: [Expected<'_, 2, 4>; 5] = [
         (
             train,
             0,
@@ -177,7 +193,7 @@ fn the_samples_of_a_seed_never_change() {
         ),
     ];
     check(false, 1.1, &fixed);
-    let ragged: [Expected<'_>; 5] = [
+    let ragged: [Expected<'_, 2, 4>; 5] = [
         (
             train,
             0,
@@ -199,6 +215,111 @@ fn the_samples_of_a_seed_never_change() {
         (eval, 70_000, [1.609_375, 3.828_125], [&[43], &[0], &[0], &[0]], 1.257_632_860_843_944_4, 1.0),
     ];
     check(true, 1.37, &ragged);
+}
+
+#[test]
+fn the_samples_of_sequences_never_change() {
+    let query = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    // A sequence of two attributes, and one whose only attribute has both groups and effects.
+    let sequences = vec![
+        SequenceShape { query: query(&["C1", "C2"]), max: 20 },
+        SequenceShape { query: query(&["C3"]), max: 3 },
+    ];
+    let shape = Shape {
+        name: "small".into(),
+        dense: 1,
+        rows: vec![2000, 40, 7],
+        hotness: Vec::new(),
+        ragged: false,
+        pooling: Pooling::Sum,
+        sequences,
+    };
+    let (train, eval) = (Part::Train, Part::Eval);
+    let expected: [Expected<'_, 1, 6>; 5] = [
+        (
+            train,
+            0,
+            [4.277_343_8],
+            [&[1769], &[0], &[0], &[474, 1237, 1469, 0], &[34, 14, 0, 2], &[]],
+            -0.976_178_158_750_139,
+            0.0,
+        ),
+        (
+            train,
+            1,
+            [4.625],
+            [
+                &[474],
+                &[0],
+                &[4],
+                &[659, 844, 0, 1896, 1711, 0, 1133, 474, 81, 0, 1214, 185, 0, 370],
+                &[0, 0, 2, 0, 0, 27, 35, 2, 0, 0, 0, 27, 0, 32],
+                &[0, 4],
+            ],
+            1.246_362_998_475_695_4,
+            1.0,
+        ),
+        (
+            train,
+            2,
+            [2.398_437_5],
+            [&[1503], &[0], &[1], &[1295, 1896, 1711, 251, 659, 1237], &[17, 16, 19, 0, 14, 15], &[4]],
+            -1.518_144_378_888_555_8,
+            0.0,
+        ),
+        (
+            eval,
+            0,
+            [3.583_984_4],
+            [
+                &[0],
+                &[0],
+                &[0],
+                &[81, 0, 1237, 0, 1688, 1711, 1792, 0, 844],
+                &[2, 0, 1, 0, 32, 1, 28, 27, 1],
+                &[0, 1],
+            ],
+            0.550_481_483_508_501_2,
+            1.0,
+        ),
+        (
+            eval,
+            70_000,
+            [1.609_375],
+            [
+                &[0],
+                &[16],
+                &[4],
+                &[810, 1422, 474, 0, 474, 0, 822, 0, 1896, 1711],
+                &[0, 6, 15, 27, 27, 32, 0, 33, 27, 0],
+                &[5, 0],
+            ],
+            1.319_698_596_473_905_4,
+            0.0,
+        ),
+    ];
+    assert_samples(shape, 1.37, &expected);
+}
+
+#[test]
+fn columns_of_a_sequence_follow_the_law_of_their_query() {
+    let temp = tempfile::tempdir().unwrap();
+    let spec = small(Shape::load("sequences").unwrap(), 20_000);
+    let manifest =
+        generate(&spec, &temp.path().join("data"), NonZeroUsize::MIN, &Stop::default(), |_| ()).unwrap();
+    let auc = manifest.auc_achievable().unwrap();
+    assert!((0.7..0.9).contains(&auc), "{auc}");
+    let dataset = Dataset::open(&temp.path().join("data")).unwrap();
+    let names: Vec<_> = dataset.schema().categorical.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(names, ["C1", "C2", "C3", "S1_C1", "S1_C2"]);
+    let [item, .., items, shops] = &dataset.statistics().unwrap()[..] else { panic!("five columns") };
+    // Lengths are uniform over 0 to 50: a mean of 25, with a deviation of 14.7 / sqrt(20,000) = 0.1.
+    let mean = items.lookups as f64 / 20_000.0;
+    assert!((mean - 25.0).abs() < 0.5, "{mean}");
+    assert_eq!(items.lookups, shops.lookups);
+    // The share of the 10 most frequent rows, which both columns have: its deviation is at most 0.5 / sqrt(20,000).
+    let [one, many] = [item, items].map(|column| column.coverage(10));
+    assert!((one - many).abs() < 0.02, "{one} {many}");
 }
 
 #[test]

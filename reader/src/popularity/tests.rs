@@ -147,6 +147,7 @@ fn generated(dir: &Path, seed: u64) -> Dataset {
         hotness: vec![2, 3],
         ragged: true,
         pooling: Pooling::Sum,
+        sequences: Vec::new(),
     };
     let spec = GenerateSpec { shape, rows_cap: None, samples: 20_000, eval_samples: 10, alpha: 1.1, seed };
     generate(&spec, dir, NonZeroUsize::new(2).unwrap(), &Stop::default(), |_| ()).unwrap();

@@ -150,6 +150,9 @@ impl RawFormat {
         if self.shape.ragged {
             return invalid("its bags are ragged, but records have a fixed length".into());
         }
+        if !self.shape.sequences.is_empty() {
+            return invalid("it has sequences, but records have a fixed length".into());
+        }
         if self.labels == 0 {
             return invalid("a record needs at least one label".into());
         }

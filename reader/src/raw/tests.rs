@@ -175,6 +175,9 @@ fn errors_about_lengths_name_a_matching_shape() {
     }
     let ragged = RawFormat::new(Shape { ragged: true, ..Shape::load("dlrm").unwrap() });
     assert!(ragged.record_bytes().unwrap_err().to_string().contains("ragged"));
+    let sequences = RawFormat::new(Shape::load("sequences").unwrap());
+    let refusal = sequences.record_bytes().unwrap_err().to_string();
+    assert!(refusal.contains("cannot have the shape sequences: it has sequences"), "{refusal}");
     let endless = RawFormat { labels: u32::MAX, ..RawFormat::new(Shape::load("dlrm").unwrap()) };
     assert!(endless.record_bytes().unwrap_err().to_string().contains("the limit is"));
     assert!(RawFormat { labels: 0, ..endless }.record_bytes().is_err());

@@ -78,6 +78,7 @@ fn batches() -> Vec<Samples> {
         hotness: vec![1, 2, 3],
         ragged: true,
         pooling: rankine_reader::schema::Pooling::Sum,
+        sequences: Vec::new(),
     };
     let spec = GenerateSpec { shape, rows_cap: None, samples: 120, eval_samples: 0, alpha: 1.1, seed: 1 };
     let dir = place.path().join("data");
