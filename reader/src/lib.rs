@@ -19,6 +19,7 @@ pub mod ids;
 pub mod io;
 pub mod merge;
 pub mod origin;
+pub mod own_history;
 pub mod popularity;
 pub mod raw;
 pub mod samples;

@@ -258,6 +258,36 @@ fn pushed_and_resumed_trainings_give_the_bits_of_a_whole_one() {
     columns::pushed_and_resumed_trainings_give_the_bits_of_a_whole_one(&place, rows, &SETS, ids);
 }
 
+/// `item` and `items` share a vocabulary; `shop` and `shops` have one each. The 500 rows of the training part count.
+fn items_are_counted_in_their_own_history(place: &Place, rows: &[String]) {
+    let (mut samples, mut found) = ([0.0, 0.0], [0.0, 0.0]);
+    for row in &rows[..500] {
+        let fields: Vec<_> = row.split(',').collect();
+        let items: Vec<_> = fields[4].split('|').collect();
+        let click = usize::from(fields[0] == "1");
+        samples[click] += 1.0;
+        // The last four positions count.
+        found[click] += f64::from(u8::from(items.iter().rev().take(4).any(|item| *item == fields[2])));
+    }
+    let [negatives, positives] = [0, 1].map(|click: usize| found[click] / samples[click]);
+    let share = (found[0] + found[1]) / 500.0;
+    assert!(share > 0.05 && positives != negatives, "{share} {positives} {negatives}");
+    let data = place.word("data");
+    let percent = |share: f64| format!("{:.2}%", share * 100.0);
+    run(["inspect", &data]).with(SUCCESS).stdout_says(&format!(
+        "`item` is in `items` of clicks in {} of the first 500 samples (positives {}, negatives {})",
+        percent(share),
+        percent(positives),
+        percent(negatives)
+    ));
+    let found = run(["inspect", &data, "--json"]).with(SUCCESS).json()["own_history"].clone();
+    let expected = serde_json::json!([{
+        "sequence": "clicks", "column": "items", "query": "item", "samples": 500, "share": share,
+        "share_of_positives": positives, "share_of_negatives": negatives,
+    }]);
+    assert_eq!(found, expected);
+}
+
 #[test]
 fn commands_show_and_refuse_sequences() {
     let place = Place::new();
@@ -268,6 +298,7 @@ fn commands_show_and_refuse_sequences() {
         .stdout_says("sequence clicks: `items`, `shops`, the last 4 positions");
     let sequences = run(["inspect", &data, "--json"]).with(SUCCESS).json()["sequences"].clone();
     assert_eq!(sequences[0]["columns"].as_array().unwrap().len(), 2);
+    items_are_counted_in_their_own_history(&place, &rows(1000, 1));
 
     let schema = place.word("schema.toml");
     let bad = place.file("bad.csv", format!("{}\n1,2,i1,s1,i1|i2,s1\n", NAMES.join(",")));

@@ -9,6 +9,7 @@ use rankine_job::ThreadCount;
 use rankine_reader::counting::count;
 use rankine_reader::dataset::Manifest;
 use rankine_reader::origin::Origin;
+use rankine_reader::own_history::OwnHistory;
 use rankine_reader::popularity::PopularityClasses;
 use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::{Hotness, Keep, Sequence, VocabularyKind};
@@ -24,11 +25,16 @@ use crate::table::{TextTable, counted};
 use crate::{CommandError, Exit, output};
 
 mod fit;
+mod own_history;
 
 /// Number of frequent rows listed for each table.
 const FREQUENT_ROWS: usize = 5;
 
 /// Show what a dataset contains: columns, samples, origin, and the skew of its tables
+///
+/// For sequences, inspect counts how often a query is in its own history: a column whose vocabulary a column of the
+/// sequence shares. It reads the first samples of the training part for this. If most positives and few negatives are
+/// in their history, it probably includes the events that are to be predicted.
 ///
 /// With --verify every byte is read and checked; the exit code is 3 if the dataset is damaged. For a fit, columns and
 /// vocabularies are shown, and every byte is checked in any case. With --shape the paths
@@ -107,12 +113,18 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
         Err(_) if verified.as_ref().is_some_and(|report| !report.is_whole()) => Vec::new(),
         Err(error) => return Err(error.into()),
     };
+    // Blocks that are damaged are reported, too.
+    let own_history = match own_history::of(&dataset) {
+        Err(_) if verified.as_ref().is_some_and(|report| !report.is_whole()) => Vec::new(),
+        found => found?,
+    };
     let manifest = dataset.manifest().expect("a dataset that was opened from its folder has a manifest");
     let report = Inspection {
         path,
         block_samples: manifest.block_samples,
         parts: manifest.parts.keys().map(|&part| part_report(manifest, part)).collect(),
         sequences: &manifest.schema.sequences,
+        own_history,
         schema: &manifest.schema,
         tables,
         origin: Some(&manifest.origin),
@@ -163,6 +175,9 @@ struct Inspection<'a> {
     tables: Vec<TableReport>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     sequences: &'a [Sequence],
+    /// How often queries are in their own history, in the first samples of the training part.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    own_history: Vec<OwnHistory>,
     schema: &'a Schema,
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<&'a Origin>,
@@ -285,6 +300,7 @@ fn inspect_raw(args: &Args, format: &RawFormat) -> Result<(), CommandError> {
             bytes_per_sample: format.record_bytes()? as f64,
         }],
         sequences: &dataset.schema().sequences,
+        own_history: Vec::new(),
         schema: dataset.schema(),
         tables: tables(&dataset, &survey.tables, None)?,
         origin: None,
@@ -373,7 +389,9 @@ impl Display for Inspection<'_> {
         self.fmt_origin(f)?;
         writeln!(f)?;
         self.fmt_parts(f)?;
-        writeln!(f, "{}\n", columns_of(self.schema))?;
+        writeln!(f, "{}", columns_of(self.schema))?;
+        self.own_history.iter().try_for_each(|own| writeln!(f, "{}", own_history::Line(own)))?;
+        writeln!(f)?;
         let kept = self.schema.labels.iter().filter_map(|label| Some((&label.name, label.negatives_kept?)));
         let kept: Vec<_> = kept.map(|(label, share)| format!("{share} of label {label}")).collect();
         if !kept.is_empty() {
