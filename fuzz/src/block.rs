@@ -2,7 +2,8 @@
 
 use rankine_reader::block::{self, BlockId, HEADER_BYTES};
 use rankine_reader::schema::{
-    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, VocabularyKind,
+    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Keep, Label, Pooling, Sequence,
+    VocabularyKind,
 };
 use rankine_reader::{Bags, Part, Samples, Schema};
 
@@ -14,8 +15,9 @@ pub struct Block {
     schemas: Vec<Schema>,
 }
 
-/// First bytes from this one on select the schema with weights.
+/// First bytes from this one on select the schema with weights, and from the next one on the one with a sequence.
 const WEIGHTED: u8 = 128;
+const SEQUENCE: u8 = 192;
 
 /// The dataset tag of all blocks, which is not compared with a schema here.
 const DATASET: u64 = 7;
@@ -37,24 +39,34 @@ impl Reader for Block {
                 schema(1, false, 0, DenseDtype::F32, &[(1, Hotness::Ragged { max: 65_536 })]),
                 schema(1, true, 3, DenseDtype::F16, &[]),
                 weighted(schema(1, false, 1, DenseDtype::F32, &[(10, many), (5, one)])),
+                sequence(schema(1, false, 1, DenseDtype::F32, &[(10, one), (10, many), (5, many)])),
             ],
         }
     }
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
         let (&first, bytes) = bytes.split_first().ok_or("the input is empty")?;
-        let schema = &self.schemas[if first < WEIGHTED { usize::from(first) % 4 } else { 4 }];
+        let number = match first {
+            ..WEIGHTED => usize::from(first) % 4,
+            WEIGHTED..SEQUENCE => 4,
+            SEQUENCE.. => 5,
+        };
+        let schema = &self.schemas[number];
         let bytes = valid_block(bytes, DATASET);
         let block = block::Block::parse(&bytes, schema)?;
         Ok(block.decode_into(schema, &mut Samples::new(schema))?)
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
-        let names = ["one-hot", "ragged", "of-one-row", "dense", "weighted"];
+        let names = ["one-hot", "ragged", "of-one-row", "dense", "weighted", "sequence"];
         let seed = |(number, (name, schema)): (usize, (_, &Schema))| {
             let id = BlockId { dataset: DATASET, part: Part::Train, index: 0 };
             let block = block::encode(schema, id, &samples(schema, 12)).unwrap();
-            let first = if number < 4 { b'0' + number as u8 } else { WEIGHTED };
+            let first = match number {
+                4 => WEIGHTED,
+                5 => SEQUENCE,
+                _ => b'0' + number as u8,
+            };
             (name, [&[first], trimmed(&block)].concat())
         };
         names.into_iter().zip(&self.schemas).enumerate().map(seed).collect()
@@ -111,6 +123,14 @@ fn schema(
 /// Returns a schema whose first column has weights.
 fn weighted(mut schema: Schema) -> Schema {
     schema.categorical[0].weighted = true;
+    schema
+}
+
+/// Returns a schema whose ragged columns are one sequence.
+fn sequence(mut schema: Schema) -> Schema {
+    let ragged = schema.categorical.iter().filter(|column| column.hotness.varies());
+    let columns = ragged.map(|column| column.name.clone()).collect();
+    schema.sequences.push(Sequence { name: "S".into(), columns, max: 3, keep: Keep::Last });
     schema
 }
 

@@ -157,7 +157,7 @@ fn compressed(rows: &[u8]) -> Vec<u8> {
 }
 
 /// Schemas of CSV, the first of which uses all features.
-pub const CSV_SCHEMAS: [&str; 4] = [
+pub const CSV_SCHEMAS: [&str; 5] = [
     "\
 label = { column = \"label\" }
 weight = { column = \"weight\" }
@@ -195,6 +195,25 @@ weights = \"shares\"
 pooling = \"mean\"
 vocabulary = { kind = \"identity\", rows = 10 }
 ",
+    "\
+label = { column = \"label\" }
+[[categorical]]
+column = \"item\"
+vocabulary = { kind = \"exact\", min_count = 1 }
+[[categorical]]
+column = \"items\"
+separator = \"|\"
+vocabulary = { kind = \"shared\", with = \"item\" }
+[[categorical]]
+column = \"rows\"
+separator = \" \"
+vocabulary = { kind = \"identity\", rows = 10 }
+[[sequence]]
+name = \"clicks\"
+columns = [\"items\", \"rows\"]
+max = 2
+keep = \"first\"
+",
 ];
 
 /// CSV. The first byte selects the schema and how it is read.
@@ -205,18 +224,22 @@ pub struct Csv {
     forms: Vec<(RowFormat, reader::Schema)>,
 }
 
+/// First bytes from this one on select the schema with a sequence.
+const SEQUENCE: u8 = 128;
+
 /// Rows of each of [`CSV_SCHEMAS`].
-const CSV_ROWS: [&str; 4] = [
+const CSV_ROWS: [&str; 5] = [
     "label,weight,price,user,tags,row\n1,1.5,3.25,\"user \"\"1\"\"\",a|b|c,9\n0,1,,u,,0\n0,0.5,-1e3,u,a,3\n",
     "5;1.5;\"u\n3;;v\n",
     "clicked,bought,tags\nyes,1,\"a, b, c\"\nno,,\n,0,a\n",
     "w,label,tags,row,shares\n0.5|2,1,a|b,1|2,0|1e-3\n,0,,,\n0,0,b,0,3\n",
+    "label,items,rows,item\n1,a|b|c,1 2 9,a\n0,,,b\n1,c,0,c\n",
 ];
 
 impl Csv {
     /// Returns the byte for a schema and a mode.
     fn first(schema: u8, way: u8) -> u8 {
-        b'@' + 8 * schema + way
+        if schema < 4 { b'@' + 8 * schema + way } else { SEQUENCE + way }
     }
 }
 
@@ -236,7 +259,7 @@ impl Reader for Csv {
 
     fn read(&self, bytes: &[u8]) -> Result<(), String> {
         let (&first, rows) = bytes.split_first().ok_or("the input is empty")?;
-        let number = usize::from(first >> 3) % 4 % self.schemas.len();
+        let number = if first < SEQUENCE { usize::from(first >> 3) % 4 } else { 4 };
         let (schema, form) = (&self.schemas[number], &self.forms[number]);
         match ReadMode::of(first) {
             ReadMode::Convert => {
@@ -250,7 +273,7 @@ impl Reader for Csv {
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
-        let [every, plain, labels, weights] = CSV_ROWS;
+        let [every, plain, labels, weights, sequence] = CSV_ROWS;
         let marked = "\u{feff}label,weight,price,user,tags,row\r\n1,1,1,\"a\r\nb\",,1\r\n0,1,1,u,,2\r\n";
         let with = |schema, way, rows: &str| [&[Self::first(schema, way)], rows.as_bytes()].concat();
         vec![
@@ -264,6 +287,8 @@ impl Reader for Csv {
             ("labels-in-chunks", with(2, 2, labels)),
             ("weights", with(3, 0, weights)),
             ("weights-in-chunks", with(3, 2, weights)),
+            ("sequence", with(4, 0, sequence)),
+            ("sequence-in-chunks", with(4, 2, sequence)),
         ]
     }
 }

@@ -31,7 +31,7 @@ impl Reader for Schema {
     }
 
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
-        let names = ["every-column", "no-header", "labels", "weights"];
+        let names = ["every-column", "no-header", "labels", "weights", "sequence"];
         names.into_iter().zip(CSV_SCHEMAS.map(|text| text.as_bytes().to_vec())).collect()
     }
 }
@@ -67,7 +67,8 @@ impl Reader for Job {
         let quickstart = include_str!("../../configs/quickstart.toml");
         let cross = include_str!("../../configs/mlperf-dlrm-dcnv2.toml");
         let set = format!("{quickstart}{SETS}train.epochs=3\ndevice.threads=2\n");
-        let all = [("quickstart", quickstart), ("cross", cross), ("set", &set)];
+        let attention = include_str!("../../configs/sequences.toml");
+        let all = [("quickstart", quickstart), ("cross", cross), ("set", &set), ("attention", attention)];
         all.map(|(name, text)| (name, text.into())).into()
     }
 }
@@ -91,6 +92,10 @@ impl Reader for Shape {
         let path = self.folder.file("shape.toml", bytes);
         let shape =
             generate::Shape::load(path.to_str().ok_or("the path is not UTF-8")?).map_err(error_text)?;
+        if !shape.sequences.is_empty() {
+            // Raw records have none.
+            return shape.schema(None).validate().map_err(error_text);
+        }
         RawFormat::new(shape).block_samples().map(drop).map_err(error_text)
     }
 
@@ -98,7 +103,10 @@ impl Reader for Shape {
         let plain = "name = \"plain\"\ndense = 2\nrows = [40, 3]\n";
         let bags = "name = \"bags\"\ndense = 0\nrows = [40, 4294967296]\nhotness = [3, 1]\nragged = false\n\
                     pooling = \"mean\"\n";
-        [("plain", plain), ("bags", bags)].map(|(name, text)| (name, text.into())).into()
+        let sequences = "name = \"sequences\"\ndense = 0\nrows = [40, 3]\n[[sequence]]\nquery = [\"C1\", \"C2\"]\n\
+                         max = 5\n";
+        let all = [("plain", plain), ("bags", bags), ("sequences", sequences)];
+        all.map(|(name, text)| (name, text.into())).into()
     }
 }
 
