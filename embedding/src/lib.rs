@@ -21,6 +21,7 @@ pub mod plan;
 pub mod random;
 pub mod rows;
 pub mod table;
+pub mod tier;
 pub mod traffic;
 pub mod vector;
 
@@ -33,4 +34,5 @@ pub use placement::{
     EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, Shard, TablePlan,
 };
 pub use table::{Pooling, TableSpec};
+pub use tier::{HotRows, TableTier, TierPlan, TierTraffic};
 pub use traffic::{LinkTraffic, RankTraffic, Traffic};

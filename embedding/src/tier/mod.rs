@@ -1,0 +1,56 @@
+//! Tables of which a device stores only the hottest rows; host memory has the others.
+//!
+//! A batch's rows that the device does not store, its *cold* rows, are known a batch ahead. While the batch before is
+//! computed, the host copies them into a *landing region* of the device's memory, where look-ups and updates find them
+//! like all other rows; after the step they are copied back. Rows that the batch before has changed, too, are copied
+//! from its region on the device, because host memory has them only later. So a step reads and writes the same values
+//! in the same order as if all rows were on the device.
+//!
+//! [`HotRows`] are the rows of a table that the device stores, and [`TierPlan`] those of all tables. [`ColdRows`] are
+//! the others, in host memory.
+
+mod cold_rows;
+mod hot_rows;
+
+pub use cold_rows::ColdRows;
+pub use hot_rows::HotRows;
+
+/// Which rows of a model's tables a device stores.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TierPlan {
+    /// One per table; `None` if the device stores all rows.
+    pub tables: Vec<Option<TableTier>>,
+}
+
+/// Which rows of a table a device stores.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableTier {
+    /// The rows that the device always stores.
+    pub hot: HotRows,
+    /// The most cold rows of a batch: the rows of a landing region.
+    pub landing_rows: u64,
+}
+
+impl TableTier {
+    /// Rows of host memory.
+    pub fn cold_rows(&self) -> u64 {
+        self.hot.table_rows() - self.hot.len()
+    }
+}
+
+/// What was copied between a device and host memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct TierTraffic {
+    /// Batches.
+    pub batches: u64,
+    /// Their distinct rows that the device did not store.
+    pub cold_rows: u64,
+    /// How many of these were copied from the batch before, on the device.
+    pub forwarded_rows: u64,
+    /// Bytes copied to the device.
+    pub bytes_to_device: u64,
+    /// Bytes copied to host memory.
+    pub bytes_to_host: u64,
+    /// Seconds for which steps could not be started because rows were still being copied.
+    pub waited_s: f64,
+}
