@@ -322,6 +322,7 @@ impl Bench {
                 lane,
                 InitialWeights { seed: 1, drawn },
                 options.batches,
+                None,
             )?,
             device: Arc::clone(device),
             begin: PeerBarrier::new(cluster.peers())?,

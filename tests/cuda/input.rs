@@ -411,6 +411,7 @@ pub(crate) fn is_the_same_however_it_is_fed(
             hotness: part.schema.categorical.iter().map(|column| column.hotness).collect(),
         },
         plan: None,
+        tier: None,
         tracks_updates: false,
         devices: devices.to_vec(),
         nodes: 1,

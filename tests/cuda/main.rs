@@ -33,6 +33,7 @@ mod ranks;
 mod resume;
 mod rows;
 mod scoring;
+mod tier;
 mod training;
 
 type Outcome = Result<(), Failed>;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         resume::BODIES,
         rows::BODIES,
         scoring::BODIES,
+        tier::BODIES,
         training::BODIES,
     ]
     .concat();

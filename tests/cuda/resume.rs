@@ -24,6 +24,8 @@ use super::{BF16_ROUNDING, Body, F16_ROUNDING, F32_ROUNDING, Outcome, close};
 pub(crate) const BODIES: &[Body] = &[
     ("a_training_goes_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(1, 1)),
     ("ranks_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(3, 1)),
+    ("a_training_goes_on_with_other_rows_in_host_memory", 1, |_, _| goes_on_with_other_rows(1)),
+    ("ranks_go_on_with_other_rows_in_host_memory", 1, |_, _| goes_on_with_other_rows(2)),
     ("the_best_model_is_kept", 1, |_, _| keeps_the_best(1, 1)),
     ("weights_are_averaged", 1, |_, _| averages_weights(1, 1)),
     ("ranks_average_weights", 1, |_, _| averages_weights(3, 1)),
@@ -434,19 +436,37 @@ fn goes_on_to_the_bit(ranks: usize, nodes: usize) -> Outcome {
 }
 
 pub(super) fn job_goes_on_to_the_bit(folder: Folder, ranks: usize, nodes: usize) -> Outcome {
+    goes_on_with(folder, (ranks, nodes), &[], [&[]; 3])
+}
+
+/// Which rows are in host memory changes nothing, even if others are after resuming.
+fn goes_on_with_other_rows(ranks: usize) -> Outcome {
+    let placed = ["embedding.placement=row-wise", "embedding.exchange=rows"];
+    let parts: [&[&str]; 3] = [&["embedding.device_memory=200KB"], &[], &["embedding.device_memory=120KB"]];
+    goes_on_with(folder, (ranks, 1), if ranks > 1 { &placed } else { &[] }, parts)
+}
+
+/// Compares a training that is interrupted twice with one that is not. Each of the three parts has settings of its own,
+/// besides those that all have.
+fn goes_on_with(
+    folder: Folder,
+    (ranks, nodes): (usize, usize),
+    all: &[&str],
+    parts: [&[&str]; 3],
+) -> Outcome {
     if !have_gpus(ranks)? {
         return Ok(());
     }
     for sets in states(ranks, nodes)? {
-        let sets: Vec<_> = sets.iter().map(String::as_str).collect();
+        let sets: Vec<_> = sets.iter().map(String::as_str).chain(all.iter().copied()).collect();
         let folder = folder()?;
         run(&folder, "whole", &sets, 0)?;
         // After a full checkpoint, after incremental ones, and before the first one.
         for stop_at in [17, 33, 4] {
             let name = format!("stopped-{stop_at}");
-            run(&folder, &name, &sets, stop_at)?;
-            run(&folder, &name, &sets, stop_at + 9)?;
-            run(&folder, &name, &sets, 0)?;
+            for (own, stop_at) in parts.into_iter().zip([stop_at, stop_at + 9, 0]) {
+                run(&folder, &name, &[&sets[..], own].concat(), stop_at)?;
+            }
             if model(&folder, &name)? != model(&folder, "whole")? {
                 return Err(format!("{sets:?}: stopped at {stop_at}, the model differs").into());
             }

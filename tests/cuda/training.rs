@@ -8,7 +8,7 @@ use rankine::job::Precision;
 use rankine_backend::Backend;
 use rankine_cuda::Device;
 use rankine_embedding::cuda::LookUpCounts;
-use rankine_embedding::{Dtype, EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_embedding::{Dtype, EmbeddingPlan, Optimizer, Pooling, TableSpec, TierPlan, UpdateRule};
 use rankine_engine_cpu::CpuModel;
 use rankine_engine_gpu::{BatchShape, CudaModel, Execution, ModelSetup, ScoreSize};
 use rankine_model::guard::StepOutcome;
@@ -263,6 +263,19 @@ impl Training {
         Ok(CudaModel::initialized(self.setup(devices, execution, plan, score_size))?)
     }
 
+    /// On GPUs that store some rows of each table, with host memory for the others.
+    pub(super) fn tiered(
+        &self,
+        devices: &[Arc<Device>],
+        precision: Precision,
+        plan: Option<&EmbeddingPlan>,
+        tier: TierPlan,
+    ) -> Result<CudaModel, Failed> {
+        let size = ScoreSize::Fixed(self.batch_size.min(100));
+        let setup = self.setup(devices, Execution::new(precision), plan, size);
+        Ok(CudaModel::initialized(ModelSetup { tier: Some(tier), tracks_updates: true, ..setup })?)
+    }
+
     fn setup(
         &self,
         devices: &[Arc<Device>],
@@ -277,6 +290,7 @@ impl Training {
             execution,
             batches: BatchShape { batch_size: self.batch_size, score_size, hotness },
             plan: plan.cloned(),
+            tier: None,
             tracks_updates: false,
             devices: devices.to_vec(),
             nodes: plan.map_or(1, |plan| plan.topology.nodes()),

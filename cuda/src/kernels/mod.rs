@@ -50,6 +50,7 @@ mod shard;
 mod sparse_update;
 mod stamp;
 mod team;
+mod tier;
 mod totals;
 mod traffic;
 mod unpack;
@@ -111,6 +112,7 @@ pub use rows::Send;
 pub use shard::{Shard, UpdateContext};
 pub use sparse_update::SparseUpdate;
 pub(crate) use stamp::Stamp;
+pub use tier::{Tier, TierEntries, TierFind, TierForward, TierIds, TierLocate, TierPart};
 pub use totals::Totals;
 pub use traffic::{LinkCounts, RowRange, RowTraffic};
 pub use unpack::{

@@ -198,6 +198,8 @@ kernels! {
         RouteNumber = "route_number", RouteNumberFactors = "route_number_factors";
     "rows": Send = "send" [ELEMENTS, LANES];
     "stamp": Stamp = "stamp";
+    "tier": TierLocate = "tier_locate", TierFind = "tier_find", TierForward = "tier_forward",
+        TierIds = "tier_ids", TierEntries = "tier_entries";
     "totals": Totals = "totals";
     "traffic": RowTraffic = "row_traffic";
     "unpack": UnpackIndex = "unpack_index", UnpackValues = "unpack_values", UnpackFixed = "unpack_fixed",

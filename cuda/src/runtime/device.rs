@@ -198,6 +198,11 @@ impl Device {
         Ok(result::mem_get_info().named("cuMemGetInfo")?.0 as u64)
     }
 
+    /// Returns whether constructors only measure the memory that they need ([`Device::measure`]).
+    pub fn is_measured(&self) -> bool {
+        self.ledger().measures()
+    }
+
     /// Number of streaming multiprocessors, for sizing grids of blocks that loop.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors

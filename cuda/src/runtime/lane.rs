@@ -169,6 +169,18 @@ impl Lane {
         unsafe { result::memcpy_htod_async(to.address(), from, self.stream) }.named("cuMemcpyHtoDAsync")
     }
 
+    /// Enqueues a copy to bytes in page-locked memory. For other memory the host waits until it is done.
+    ///
+    /// # Safety
+    /// As for [`Lane::download`].
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub unsafe fn download_bytes(&self, from: Pointer<u8>, to: &mut [u8]) -> Result<()> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream) }.named("cuMemcpyDtoHAsync")
+    }
+
     /// Enqueues a copy within the GPU's memory.
     ///
     /// # Safety

@@ -27,6 +27,20 @@ pub enum Error {
         /// The length.
         have: usize,
     },
+    /// A batch has more cold rows of a table than its landing region.
+    #[error(
+        "a batch looks up {have} rows of table {table} that are in host memory; the GPU has room for {most}: the \
+        statistics that the rows on the GPU were chosen by do not describe these batches; convert the data again, or \
+        raise embedding.device_memory"
+    )]
+    LandingRegion {
+        /// The table.
+        table: String,
+        /// How many the batch has.
+        have: usize,
+        /// The rows of a landing region.
+        most: usize,
+    },
     /// Ids are out of range for their tables.
     #[error("{count} ids are out of range for their tables: they must be checked when batches are filled")]
     Ids {

@@ -30,7 +30,8 @@
 //!
 //! [`NodeTables::count_traffic`] counts what ranks send each other in training.
 //!
-//! A single GPU needs none of this: [`LocalTables`] are looked up and updated in place.
+//! A single GPU needs none of this: [`LocalTables`] are looked up and updated in place. It may store the hottest rows
+//! only, and get the others from host memory for each batch (`tier`).
 //!
 //! No sum depends on timing, so runs are bitwise reproducible.
 
@@ -41,6 +42,7 @@ mod local;
 mod look_ups;
 mod routing;
 mod storage;
+mod tier;
 
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Device, Pointer};
@@ -55,6 +57,7 @@ pub use local::route::LocalRouteSnapshot;
 pub use look_ups::LookUps;
 pub use routing::router::LookUpCounts;
 pub use storage::device_rows::DeviceRows;
+pub use tier::TieredTables;
 
 /// The weights with which training starts.
 #[derive(Debug, Clone, Copy)]

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::dtype::Dtype;
 use crate::memory::Memory;
 use crate::optimizer::UpdateRule;
 use crate::random::UniformField;
@@ -11,6 +12,8 @@ use crate::rows::RowLayout;
 use crate::table::TableSpec;
 use crate::tier::HotRows;
 
+/// Rows and each kind of their state have room for a multiple of this many elements.
+const ALIGN_ELEMENTS: usize = 4;
 /// Rows that one task copies.
 const ROWS_PER_TASK: usize = 256;
 
@@ -28,15 +31,18 @@ impl ColdRows {
     }
 
     /// Writes the weights with which training starts, and the matching state; the weights are zeros without a field.
+    /// `hot` numbers rows of a part of the table, and `row_of_table` gives the table's numbers for these.
     pub fn initialize(
         &mut self,
         hot: &HotRows,
-        spec: &TableSpec,
-        rule: UpdateRule,
+        row_of_table: impl Fn(u64) -> u64 + Sync,
+        (spec, rule): (&TableSpec, UpdateRule),
         field: Option<UniformField>,
     ) {
         let (layout, bound) = (self.layout, spec.initial_bound());
-        let (dim, states) = (layout.dim, rule.state_elements(layout.dim));
+        // Padding learns nothing, but has the state of weights that are zero, as on the device.
+        let filled = layout.dim.next_multiple_of(ALIGN_ELEMENTS);
+        let state_begin = layout.state().first().copied().unwrap_or(layout.words);
         let rows = hot.table_rows();
         // A task takes a range of the table, whose cold rows are consecutive.
         let (mut tasks, mut left) = (Vec::new(), &mut self.data[..]);
@@ -48,18 +54,15 @@ impl ColdRows {
             left = behind;
         }
         tasks.into_par_iter().for_each(|(rows, data)| {
-            let (mut weights, mut state) = (vec![0.0; dim], vec![0.0; states]);
+            let mut weights = vec![0.0; filled];
             let cold = rows.filter(|&row| !hot.contains(row));
             for (row, words) in cold.zip(data.chunks_exact_mut(layout.words)) {
                 if let Some(field) = &field {
-                    field.fill_row(row, bound, &mut weights);
+                    field.fill_row(row_of_table(row), bound, &mut weights[..layout.dim]);
                     weights.iter_mut().for_each(|weight| *weight = spec.dtype.nearest(*weight));
                 }
-                rule.initialize(&weights, &mut state);
-                layout.set_weights(words, 0, crate::Dtype::Fp32, bytemuck::cast_slice(&weights));
-                for (&begin, state) in layout.state().iter().zip(state.chunks_exact(layout.state_words())) {
-                    words[begin..][..state.len()].copy_from_slice(state);
-                }
+                layout.set_weights(words, 0, Dtype::Fp32, bytemuck::cast_slice(&weights[..layout.dim]));
+                rule.initialize(&weights, &mut words[state_begin..]);
             }
         });
     }
@@ -80,21 +83,17 @@ impl ColdRows {
         &mut self.data[numbers.start as usize * words..numbers.end as usize * words]
     }
 
-    /// Copies rows one after another to `to`. `number` gives the number of each cold row that is wanted, or `None` for
-    /// one that is to be left out.
+    /// Copies rows one after another to `to`, by their numbers; not those of which `absent` is 0, which leave gaps.
     ///
     /// # Panics
     /// If there is no such row.
-    pub fn gather<N>(&self, rows: &[N], number: impl Fn(&N) -> Option<u64> + Sync, to: &mut [f32])
-    where
-        N: Sync,
-    {
+    pub fn gather(&self, numbers: &[u32], absent: &[u32], to: &mut [f32]) {
         let words = self.layout.words;
-        let tasks = rows.par_chunks(ROWS_PER_TASK).zip(to.par_chunks_mut(ROWS_PER_TASK * words));
-        tasks.for_each(|(rows, to)| {
-            for (row, to) in rows.iter().zip(to.chunks_exact_mut(words)) {
-                if let Some(number) = number(row) {
-                    to.copy_from_slice(self.words(number..number + 1));
+        let rows = numbers.par_chunks(ROWS_PER_TASK).zip(absent.par_chunks(ROWS_PER_TASK));
+        rows.zip(to.par_chunks_mut(ROWS_PER_TASK * words)).for_each(|((numbers, absent), to)| {
+            for ((&number, &absent), to) in numbers.iter().zip(absent).zip(to.chunks_exact_mut(words)) {
+                if absent != 0 {
+                    to.copy_from_slice(self.words(number.into()..u64::from(number) + 1));
                 }
             }
         });
@@ -104,22 +103,19 @@ impl ColdRows {
     ///
     /// # Panics
     /// If there is no such row, or numbers do not ascend.
-    pub fn scatter<N>(&mut self, rows: &[N], number: impl Fn(&N) -> u64 + Sync, from: &[f32])
-    where
-        N: Sync,
-    {
+    pub fn scatter(&mut self, numbers: &[u32], from: &[f32]) {
         let words = self.layout.words;
         // Each task gets the part of the memory that has its rows.
         let (mut tasks, mut left, mut begin) = (Vec::new(), &mut self.data[..], 0);
-        for (rows, from) in rows.chunks(ROWS_PER_TASK).zip(from.chunks(ROWS_PER_TASK * words)) {
-            let end = rows.last().map_or(begin, |row| number(row) + 1);
-            let (own, behind) = left.split_at_mut((end - begin) as usize * words);
-            tasks.push((begin, own, rows, from));
+        for (numbers, from) in numbers.chunks(ROWS_PER_TASK).zip(from.chunks(ROWS_PER_TASK * words)) {
+            let end = numbers.last().map_or(begin, |&number| number as usize + 1);
+            let (own, behind) = left.split_at_mut((end - begin) * words);
+            tasks.push((begin, own, numbers, from));
             (left, begin) = (behind, end);
         }
-        tasks.into_par_iter().for_each(|(begin, own, rows, from)| {
-            for (row, from) in rows.iter().zip(from.chunks_exact(words)) {
-                own[(number(row) - begin) as usize * words..][..words].copy_from_slice(from);
+        tasks.into_par_iter().for_each(|(begin, own, numbers, from)| {
+            for (&number, from) in numbers.iter().zip(from.chunks_exact(words)) {
+                own[(number as usize - begin) * words..][..words].copy_from_slice(from);
             }
         });
     }
@@ -128,8 +124,8 @@ impl ColdRows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Optimizer;
     use crate::cpu::Table;
-    use crate::{Dtype, Optimizer};
 
     fn layout(spec: &TableSpec, rule: UpdateRule) -> RowLayout {
         let weight_words = (spec.dim * spec.dtype.bytes() / 4).next_multiple_of(4);
@@ -147,7 +143,7 @@ mod tests {
             let hot = HotRows::of(spec.rows, (0..spec.rows).filter(|row| row % 7 == 2 || *row > 69_000));
             let layout = layout(&spec, rule);
             let mut cold = ColdRows::zeroed(layout, spec.rows - hot.len());
-            cold.initialize(&hot, &spec, rule, Some(UniformField::new(7, 3)));
+            cold.initialize(&hot, |row| row, (&spec, rule), Some(UniformField::new(7, 3)));
             let mut weights = vec![0.0; 8];
             for (number, row) in (0..).zip((0..spec.rows).filter(|&row| !hot.contains(row))) {
                 let words = cold.words(number..number + 1);
@@ -169,12 +165,13 @@ mod tests {
         }
         let wanted: Vec<u32> = (0..5000).filter(|number| number % 3 == 1).collect();
         let mut staged = vec![-1.0; wanted.len() * 4];
-        cold.gather(&wanted, |&number| (number % 2 == 0).then_some(number.into()), &mut staged);
+        let absent: Vec<u32> = wanted.iter().map(|number| u32::from(number % 2 == 0)).collect();
+        cold.gather(&wanted, &absent, &mut staged);
         for (number, staged) in wanted.iter().zip(staged.chunks_exact_mut(4)) {
             assert_eq!(staged[3], if number % 2 == 0 { *number as f32 } else { -1.0 });
             staged.fill(-f64::from(*number) as f32);
         }
-        cold.scatter(&wanted, |&number| number.into(), &staged);
+        cold.scatter(&wanted, &staged);
         for number in 0..spec.rows {
             let expected = if number % 3 == 1 { -(number as f32) } else { number as f32 };
             assert_eq!(cold.words(number..number + 1), [expected; 4]);

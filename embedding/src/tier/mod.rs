@@ -9,6 +9,8 @@
 //! [`HotRows`] are the rows of a table that the device stores, and [`TierPlan`] those of all tables. [`ColdRows`] are
 //! the others, in host memory.
 
+use std::ops::AddAssign;
+
 mod cold_rows;
 mod hot_rows;
 
@@ -38,7 +40,7 @@ impl TableTier {
     }
 }
 
-/// What was copied between a device and host memory.
+/// What was copied between devices and host memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TierTraffic {
     /// Batches.
@@ -51,6 +53,18 @@ pub struct TierTraffic {
     pub bytes_to_device: u64,
     /// Bytes copied to host memory.
     pub bytes_to_host: u64,
-    /// Seconds for which steps could not be started because rows were still being copied.
+    /// Seconds for which steps waited for their rows; with several devices, those of the one that waited most.
     pub waited_s: f64,
+}
+
+impl AddAssign for TierTraffic {
+    /// Adds the traffic of another device, whose steps are those of this one.
+    fn add_assign(&mut self, other: Self) {
+        self.batches = self.batches.max(other.batches);
+        self.cold_rows += other.cold_rows;
+        self.forwarded_rows += other.forwarded_rows;
+        self.bytes_to_device += other.bytes_to_device;
+        self.bytes_to_host += other.bytes_to_host;
+        self.waited_s = self.waited_s.max(other.waited_s);
+    }
 }

@@ -287,7 +287,8 @@ impl Case {
             let (lists, rows) = (cluster.join_rail("routes")?, cluster.join_rail("rows")?);
             let rails = lists.as_ref().zip(rows.as_ref());
             let weights = InitialWeights { seed: self.of_rank.seed, drawn };
-            let mut tables = NodeTables::initialized::<T>(&cluster, rails, layout, &lane, weights, ROUTES)?;
+            let mut tables =
+                NodeTables::initialized::<T>(&cluster, rails, layout, &lane, weights, ROUTES, None)?;
             tables.track_updates()?;
             let bench = Bench { device, lane };
             let rank = RankThread { case: self, tables, cluster, bench, side };
@@ -1198,6 +1199,7 @@ fn a_rank_that_does_not_come_is_named(gpus: usize) -> Outcome {
             &lane,
             InitialWeights { seed: 1, drawn: 1 },
             ROUTES,
+            None,
         )?;
         let outcome = match cluster.rank() {
             Rank(0) => Ok(()),

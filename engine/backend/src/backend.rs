@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rankine_checkpoint::{CheckpointError, DeviceState, RankState, StateSource};
-use rankine_embedding::RankTraffic;
+use rankine_embedding::{RankTraffic, TierTraffic};
 use rankine_job::{DeviceKind, Job, Precision};
 use rankine_model::guard::StepOutcome;
 use rankine_reader::Samples;
@@ -118,6 +118,15 @@ pub trait Backend: Scorer + Weights {
     /// # Errors
     /// [`BackendError::Failed`], [`BackendError::Processes`].
     fn traffic(&self) -> Result<RankTraffic, BackendError>;
+
+    /// What was copied between the device and host memory since the model was created, if the device stores only the hot
+    /// rows of tables; when all steps are complete.
+    ///
+    /// # Errors
+    /// [`BackendError::Failed`].
+    fn tier_traffic(&self) -> Result<Option<TierTraffic>, BackendError> {
+        Ok(None)
+    }
 
     /// Finds out the details of a report after a step on this batch, when all steps are complete.
     ///

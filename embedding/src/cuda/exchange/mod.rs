@@ -28,7 +28,9 @@ use super::routing::router::LookUpCounts;
 use super::storage::RowStore;
 use super::storage::device_rows::DeviceRows;
 use super::storage::stage::StagingMemory;
+use super::tier::DeviceTier;
 use super::{InitialWeights, RoutedBatch, UpdateInputs, blocks};
+use crate::tier::{TierPlan, TierTraffic};
 use crate::traffic::RankTraffic;
 
 /// One rank's part of all tables.
@@ -63,6 +65,8 @@ pub struct NodeTables {
     rails: Option<Rails>,
     traffic: TrafficCounts,
     stage: StagingMemory,
+    /// If host memory has some of the rows.
+    tier: Option<DeviceTier>,
     /// For routes, on their lane, and for everything else.
     route_barrier: PeerBarrier,
     barrier: PeerBarrier,
@@ -71,11 +75,12 @@ pub struct NodeTables {
 impl NodeTables {
     /// Creates the tables with the weights of the start of training, and the matching state. Rows travel as `T`, the
     /// type that the model computes in. `routes` is the number of batch slots, each of which holds a route. With
-    /// several nodes there must be two rails: one for routes and one for everything else. A collective call.
+    /// several nodes there must be two rails: one for routes and one for everything else. With a plan, host memory has
+    /// some of the rows; then steps are as those of [`super::TieredTables`]. A collective call.
     ///
     /// # Panics
     /// If the layout is for another number of ranks or nodes, if there are fewer than two routes (one is built while
-    /// the one before is in use), or if rails are missing.
+    /// the one before is in use), or three with a plan, or if rails are missing.
     ///
     /// # Errors
     /// If the layout is too large to be numbered, if there is not enough memory, or if a peer does not take part.
@@ -86,6 +91,7 @@ impl NodeTables {
         lane: &Lane,
         weights: InitialWeights,
         routes: usize,
+        plan: Option<&TierPlan>,
     ) -> Result<Self> {
         let of_cluster = (cluster.ranks(), cluster.nodes());
         assert_eq!((layout.ranks(), layout.nodes()), of_cluster, "the layout is for these ranks");
@@ -96,20 +102,29 @@ impl NodeTables {
         let _routes = device.purpose("routes");
         let exchange = RowExchange::new::<T>(peers, layout.clone(), rank, routes)?;
         let sums = GradientSums::new::<T>(peers, &layout)?;
-        let shards = layout.kernel_shards(rank, exchange.router.listed());
+        let most = (routes, layout.union_max(peers.local_rank()));
+        let tier = plan.map(|plan| DeviceTier::new(device, (&layout, rank), plan, weights, most));
+        let tier = tier.transpose()?;
+        let mut shards = layout.kernel_shards(rank, exchange.router.listed());
+        let (mut words, mut row_numbers) = (layout.rank_words(rank), layout.row_numbers());
+        if let Some(tier) = &tier {
+            shards = tier.shards(shards);
+            (words, row_numbers) = (tier.words(), tier.row_numbers());
+        }
         let squares = Squares::new(peers, &layout)?;
         let bytes = ElementBytes { row: size_of::<T>(), sum: sums.element_bytes() };
         let of_lanes = rails;
         let rails = rails.map(|rails| Rails::new(cluster, &layout, rails, bytes, routes));
         let tables = Self {
             rails: rails.transpose()?,
-            rows: RowStore::uninitialized(device, layout.rank_words(rank), &shards)?,
+            rows: RowStore::uninitialized(device, words, &shards)?,
             squares,
             pooled: PooledTables::initialized::<T>(peers, of_lanes, &layout, lane, weights, routes)?,
             exchange,
             sums,
             traffic: TrafficCounts::new(device, &layout, rank, bytes)?,
             stage: StagingMemory::default(),
+            tier,
             route_barrier: PeerBarrier::new(peers)?.named("the barrier of routes"),
             barrier: PeerBarrier::new(peers)?.named("the barrier of rows and their gradients"),
             element: T::KIND,
@@ -122,7 +137,7 @@ impl NodeTables {
         tables.warm_up(lane)?;
         let bounds = layout.bounds(&layout.parts, weights);
         // SAFETY: the rows were just allocated for these shards.
-        unsafe { tables.rows.initialize(lane, &shards, &bounds, &layout, weights.seed) }?;
+        unsafe { tables.rows.initialize(lane, &shards, &bounds, row_numbers, weights.seed) }?;
         Ok(tables)
     }
 
@@ -317,6 +332,12 @@ impl NodeTables {
         // SAFETY: the caller vouches for it.
         unsafe {
             self.exchange.merge(lane, batch_slot)?;
+            if let Some(tier) = &self.tier {
+                let route = &self.exchange.routes[batch_slot];
+                let (entries, blocks) = self.exchange.entries_of(lane, batch_slot);
+                tier.locate(lane, route.distinct(), batch_slot)?;
+                tier.replace_entries(lane, entries, batch_slot, blocks)?;
+            }
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.route(lane, batch_slot))
         }
     }
@@ -365,6 +386,10 @@ impl NodeTables {
         let RowExchange { layout, landing, routes, .. } = &self.exchange;
         // SAFETY: the caller vouches for all of this.
         unsafe {
+            if let Some(tier) = &self.tier {
+                let storage = self.rows.table.pointer();
+                tier.forward(lane, routes[batch.slot].distinct(), batch.slot, storage)?;
+            }
             match &self.rails {
                 None => self.exchange.send::<T>(lane, &self.rows, batch.slot)?,
                 Some(rails) => {
@@ -515,7 +540,7 @@ impl NodeTables {
         };
         let update = Update {
             context: self.rows.update_context(inputs, self.seed),
-            rows: owned.rows,
+            rows: self.tier.as_ref().map_or(owned.rows, |tier| tier.rows(batch.slot)),
             rows_count: owned.rows_count,
             sources: owned.sources,
             sums: owned.sums,
@@ -542,7 +567,40 @@ impl NodeTables {
             update.enqueue(lane, vectors, blocks)?;
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, batch.slot, inputs))?;
         }
+        // Marks have one bit per row of the rank, wherever it is stored.
         self.rows.mark(lane, owned.rows, owned.rows_count, inputs.stop)
+    }
+
+    /// Copies the rows of a slot's batch that are in host memory to the GPU, and makes the lane of steps wait for them;
+    /// see [`super::TieredTables::land`].
+    ///
+    /// # Errors
+    /// If the batch has more of these rows than the GPU has room for, or the driver reports an error.
+    pub fn land(&mut self, main: &Lane, batch_slot: usize) -> Result<()> {
+        let storage = self.rows.table.pointer();
+        self.tier.as_mut().map_or(Ok(()), |tier| tier.land(main, batch_slot, storage))
+    }
+
+    /// Notes that the step of a slot's batch was enqueued, which updates rows.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub fn learned(&mut self, main: &Lane, batch_slot: usize) -> Result<()> {
+        self.tier.as_mut().map_or(Ok(()), |tier| tier.learned(main, batch_slot))
+    }
+
+    /// Waits until all rows that steps have changed are back in host memory; see [`super::TieredTables::finish`].
+    ///
+    /// # Errors
+    /// If work of the GPU failed.
+    pub fn finish(&mut self, main: &Lane) -> Result<()> {
+        let storage = self.rows.table.pointer();
+        self.tier.as_mut().map_or(Ok(()), |tier| tier.finish(main, storage))
+    }
+
+    /// What was copied between the GPU and host memory since the tables were created, if that has some of the rows.
+    pub fn tier_traffic(&self) -> Option<TierTraffic> {
+        self.tier.as_ref().map(DeviceTier::traffic)
     }
 
     /// Tracks, from the work enqueued next on, which rows are updated, with one bit per row.
@@ -557,8 +615,12 @@ impl NodeTables {
     /// The rows of this rank, for reading and writing once the lane has finished all enqueued work. Of rows that all
     /// ranks have, each rank is responsible for a share.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
-        let rows =
-            DeviceRows::new(lane, &self.stage).with_parts(&self.exchange.layout, self.rank, &self.rows);
+        let rows = DeviceRows::new(lane, &self.stage).with_parts(
+            &self.exchange.layout,
+            self.rank,
+            &self.rows,
+            self.tier.as_ref(),
+        );
         match &self.pooled {
             None => rows,
             Some(pooled) => {

@@ -152,7 +152,9 @@ impl PooledTables {
         };
         let bounds = layout.bounds(&layout.pooled, weights);
         // SAFETY: the rows were just allocated for these shards.
-        unsafe { pooled.rows.initialize(lane, &shards, &bounds, &pooled.received, weights.seed) }?;
+        unsafe {
+            pooled.rows.initialize(lane, &shards, &bounds, pooled.received.row_numbers(), weights.seed)
+        }?;
         Ok(Some(pooled))
     }
 

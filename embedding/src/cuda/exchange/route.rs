@@ -10,6 +10,7 @@ use crate::cuda::POISON;
 use crate::cuda::error::Result;
 use crate::cuda::layout::Layout;
 use crate::cuda::routing::router::RouteBuffers;
+use crate::cuda::tier::DistinctRows;
 
 /// A batch's route in a rank's memory.
 #[derive(Debug)]
@@ -77,6 +78,11 @@ impl NodeRoute {
             factors: self.factors.pointer(),
             counts: self.looked_up.pointer(),
         }
+    }
+
+    /// The distinct rows that ranks look up at this owner, with one node.
+    pub(crate) fn distinct(&self) -> DistinctRows {
+        DistinctRows { rows: self.union.pointer(), count: self.union_starts.pointer().element(1) }
     }
 
     /// The kernels with which an owner finds which of its rows the ranks look up, in order.

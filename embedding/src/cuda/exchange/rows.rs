@@ -1,7 +1,7 @@
 //! The exchange of rows for batches of one size: their routes, and the rows that a rank receives.
 
-use rankine_cuda::kernels::{Addresses, Element, Groups, Send, Vectors};
-use rankine_cuda::{Lane, Peers};
+use rankine_cuda::kernels::{Addresses, Element, Groups, Send, TierEntries, Vectors};
+use rankine_cuda::{Lane, Peers, Pointer};
 use rankine_topology::{LocalRank, Rank};
 
 use super::landing::Landing;
@@ -77,6 +77,22 @@ impl RowExchange {
             lane.launch(&link, self.blocks_each_list(lane))?;
         }
         Ok(())
+    }
+
+    /// The rows that ranks look up at this owner, and the grid of kernels that go through them.
+    pub(super) fn entries_of(&self, lane: &Lane, batch_slot: usize) -> (TierEntries, (u32, u32)) {
+        let (layout, route) = (&self.layout, &self.routes[batch_slot]);
+        let entries = TierEntries {
+            entries: route.entries.pointer(),
+            counts: route.counts.pointer(),
+            set: self.union.set(),
+            stored_rows: Pointer::NULL,
+            capacity: layout.entries_max() as u32,
+            owned: layout.owned_max() as u32,
+            ranks: layout.ranks as u32,
+            reserved: 0,
+        };
+        (entries, self.blocks_each_list(lane))
     }
 
     /// Returns the kernel with which this rank sends the rows of a route to those that look them up.

@@ -309,6 +309,14 @@ impl Layout {
         }
     }
 
+    /// Returns an error if a route cannot number look-ups by their position.
+    pub(crate) fn check_positions(&self) -> Result<()> {
+        match self.numbered_positions() {
+            (what, have, most) if have > most => Err(Error::TooLarge { what, have, most }),
+            _ => Ok(()),
+        }
+    }
+
     /// The numbers that a route by position needs, and the most that there can be.
     pub(crate) fn numbered_positions(&self) -> (&'static str, u64, u64) {
         let numbers = (self.sharded.len() as u64) << self.position_bits();

@@ -63,7 +63,7 @@ impl LocalTables {
         };
         let bounds = tables.layout.bounds(&tables.layout.parts, weights);
         // SAFETY: the rows were just allocated for these shards.
-        unsafe { tables.rows.initialize(lane, &shards, &bounds, &tables.layout, weights.seed) }?;
+        unsafe { tables.rows.initialize(lane, &shards, &bounds, tables.layout.row_numbers(), weights.seed) }?;
         Ok(tables)
     }
 
@@ -191,27 +191,17 @@ impl LocalTables {
         gradients: Pointer<T>,
         inputs: UpdateInputs,
     ) -> Result<()> {
-        let layout = &self.layout;
-        let update = SparseUpdate {
-            pairs: self.route.sorted.pointer(),
-            count: self.route.counts.pointer(),
+        let update = RowUpdate {
+            layout: &self.layout,
+            route: &self.route,
             rows: self.route.rows.pointer(),
-            features: self.router.features.pointer(),
-            offsets: ids.offsets,
-            factors: self.route.factors.pointer(),
-            gradients,
-            parts: self.parts.pointer(),
-            context: self.rows.update_context(inputs, self.seed),
-            sample_bits: layout.sample_bits(),
-            stride: layout.stride as u32,
-            vectors: layout.vectors() as u32,
-            keys: layout.elements() as u32,
+            router: &self.router,
+            parts: &self.parts,
+            store: &self.rows,
+            seed: self.seed,
         };
-        // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
-        // vouches for the rest.
-        unsafe { update.enqueue(lane, layout.look_ups() as u32, layout.is_lean()) }?;
-        let count = self.route.counts.pointer().element(1);
-        self.rows.mark(lane, self.route.rows.pointer(), count, inputs.stop)
+        // SAFETY: the route was built for the layout; the caller vouches for the rest.
+        unsafe { update.enqueue(lane, ids, gradients, inputs) }
     }
 
     /// Tracks, from the work enqueued next on, which rows are updated, with one bit per row.
@@ -224,7 +214,7 @@ impl LocalTables {
 
     /// The rows of all tables, for reading and writing once the lane has finished all enqueued work.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
-        DeviceRows::new(lane, &self.stage).with_parts(&self.layout, Rank(0), &self.rows)
+        DeviceRows::new(lane, &self.stage).with_parts(&self.layout, Rank(0), &self.rows, None)
     }
 
     /// Counts the look-ups of the batch that was routed last, table by table, once the lane has finished all enqueued
@@ -242,5 +232,55 @@ impl LocalTables {
     /// If the lane's work failed, or if ids were out of range.
     pub fn check(&self, lane: &Lane) -> Result<()> {
         check_ids(self.router.faults(lane)?)
+    }
+}
+
+/// The update of rows on this GPU.
+pub(crate) struct RowUpdate<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) route: &'a LocalRoute,
+    /// Per distinct row of the route: its number in the store.
+    pub(crate) rows: Pointer<u32>,
+    /// The router that built the route.
+    pub(crate) router: &'a Router,
+    /// Memory for the sums of parts of runs.
+    pub(crate) parts: &'a Buffer<f32>,
+    pub(crate) store: &'a RowStore,
+    pub(crate) seed: u64,
+}
+
+impl RowUpdate<'_> {
+    /// Enqueues it.
+    ///
+    /// # Safety
+    /// The route must be that of the ids, and the store have its rows; see [`LocalTables::update`].
+    pub(crate) unsafe fn enqueue<T: Element>(
+        self,
+        lane: &Lane,
+        ids: Ids,
+        gradients: Pointer<T>,
+        inputs: UpdateInputs,
+    ) -> Result<()> {
+        let Self { layout, route, .. } = self;
+        let update = SparseUpdate {
+            pairs: route.sorted.pointer(),
+            count: route.counts.pointer(),
+            rows: self.rows,
+            features: self.router.features.pointer(),
+            offsets: ids.offsets,
+            factors: route.factors.pointer(),
+            gradients,
+            parts: self.parts.pointer(),
+            context: self.store.update_context(inputs, self.seed),
+            sample_bits: layout.sample_bits(),
+            stride: layout.stride as u32,
+            vectors: layout.vectors() as u32,
+            keys: layout.elements() as u32,
+        };
+        // SAFETY: the lengths of all buffers follow from the layout; the caller vouches for the rest.
+        unsafe { update.enqueue(lane, layout.look_ups() as u32, layout.is_lean()) }?;
+        // Marks have one bit per row of the tables, wherever it is stored.
+        let count = route.counts.pointer().element(1);
+        self.store.mark(lane, route.rows.pointer(), count, inputs.stop)
     }
 }

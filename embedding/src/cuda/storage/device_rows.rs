@@ -1,4 +1,5 @@
-//! A rank's rows in a GPU's memory, for reading and writing outside of training.
+//! A rank's rows in a GPU's memory, for reading and writing outside of training. Of tables with rows in host memory, it
+//! has those, too.
 
 use std::ops::Range;
 
@@ -9,6 +10,7 @@ use crate::cuda::layout::Layout;
 use crate::cuda::layout::parts::{Holder, Part};
 use crate::cuda::storage::RowStore;
 use crate::cuda::storage::stage::{PIECE_WORDS, StagingMemory, TableRows};
+use crate::cuda::tier::{DeviceTier, DividedPart};
 use crate::placement::Owner;
 use crate::rows::{RowLayout, RowPart, RowSet, Rows, RowsError, RowsMut, TouchedRows};
 
@@ -37,8 +39,10 @@ struct PartLocation<'a> {
     store: &'a RowStore,
     /// The first word of its first row.
     words: usize,
-    /// That row's number among all rows of the store.
+    /// The number of the part's first row among the rows that are marked when they are updated.
     base: usize,
+    /// If the store has only the hot rows of the part: what has the others.
+    host: Option<&'a DividedPart>,
 }
 
 impl<'a> DeviceRows<'a> {
@@ -48,12 +52,19 @@ impl<'a> DeviceRows<'a> {
         Self { parts, locations, everywhere, lane, stage }
     }
 
-    /// Adds the parts of a layout that a rank has.
-    pub(crate) fn with_parts(mut self, layout: &Layout, rank: Rank, store: &'a RowStore) -> Self {
+    /// Adds the parts of a layout that a rank has, all of whose rows are in the store or in the tier's host memory.
+    pub(crate) fn with_parts(
+        mut self,
+        layout: &Layout,
+        rank: Rank,
+        store: &'a RowStore,
+        tier: Option<&'a DeviceTier>,
+    ) -> Self {
         let words = layout.words(rank);
         for (number, part) in layout.parts.iter().enumerate() {
-            let location =
-                PartLocation { store, words: words[number] as usize, base: layout.bases[number] as usize };
+            let words = tier.map_or(words[number] as usize, |tier| tier.part_words(number));
+            let host = tier.and_then(|tier| tier.divided(number));
+            let location = PartLocation { store, words, base: layout.bases[number] as usize, host };
             self.push(layout, (part, layout.row_layout(number)), rank, location);
         }
         self
@@ -69,8 +80,12 @@ impl<'a> DeviceRows<'a> {
     ) -> Self {
         let words = received.words(Rank(0));
         for (number, part) in layout.pooled.iter().enumerate() {
-            let location =
-                PartLocation { store, words: words[number] as usize, base: received.bases[number] as usize };
+            let location = PartLocation {
+                store,
+                words: words[number] as usize,
+                base: received.bases[number] as usize,
+                host: None,
+            };
             self.push(layout, (part, received.row_layout(number)), rank, location);
         }
         self
@@ -108,7 +123,52 @@ impl<'a> DeviceRows<'a> {
         Ok(())
     }
 
-    /// The place of some rows in the GPU's memory.
+    /// Copies rows that the store has, one after another.
+    fn copy_stored(&self, part: usize, positions: &Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
+        let rows = self.rows(part, positions);
+        assert_eq!(to.len(), rows.words(), "room for the rows");
+        if rows.words() == 0 {
+            return Ok(());
+        }
+        if rows.words() > STAGED_WORDS {
+            return self.stage.copy(self.lane, rows, to).map_err(unreachable);
+        }
+        rows.table.read_into(self.lane, rows.first, to).map_err(unreachable)
+    }
+
+    /// The same for rows at listed positions.
+    fn copy_stored_list(&self, part: usize, positions: &[u64], to: &mut [f32]) -> Result<(), RowsError> {
+        let location = self.locations[part];
+        let rows = location.host.map_or(self.parts[part].rows.len(), DividedPart::hot_rows);
+        let rows = self.rows(part, &(0..rows));
+        self.stage.copy_listed(self.lane, rows, positions, to).map_err(unreachable)
+    }
+
+    /// Calls `edit` to change rows that the store has.
+    fn edit_stored(
+        &self,
+        part: usize,
+        positions: &Range<u64>,
+        whole: bool,
+        edit: &mut dyn FnMut(&mut [f32]),
+    ) -> Result<(), RowsError> {
+        let rows = self.rows(part, positions);
+        if rows.words() == 0 {
+            return Ok(());
+        }
+        if (STAGED_WORDS..=PIECE_WORDS).contains(&rows.words()) {
+            return self.stage.edit(self.lane, rows, whole, edit).map_err(unreachable);
+        }
+        let (table, first) = (rows.table, rows.first);
+        let mut words = vec![0.0; rows.words()];
+        if !whole {
+            table.read_into(self.lane, first, &mut words).map_err(unreachable)?;
+        }
+        edit(&mut words);
+        table.write_part(self.lane, first, &words).map_err(unreachable)
+    }
+
+    /// The place of some rows in the GPU's memory, by their positions in the store.
     fn rows(&self, part: usize, positions: &Range<u64>) -> TableRows<'a> {
         let PartLocation { store, words: begin, .. } = self.locations[part];
         let row_words = self.parts[part].layout.words;
@@ -141,7 +201,7 @@ fn row_part(layout: &Layout, (part, row): (&Part, RowLayout), rank: Rank) -> Opt
 
 impl Layout {
     /// The memory layout of a part's rows.
-    fn row_layout(&self, part: usize) -> RowLayout {
+    pub(crate) fn row_layout(&self, part: usize) -> RowLayout {
         let Part { table, columns, .. } = &self.parts[part];
         let weights = (columns.len(), self.tables[*table].dtype);
         let widths = (self.weight_words(part), self.filled_dim(part));
@@ -164,18 +224,18 @@ impl Rows for DeviceRows<'_> {
         positions: Range<u64>,
         scratch: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], RowsError> {
-        scratch.resize(self.rows(part, &positions).words(), 0.0);
+        scratch.resize((positions.end - positions.start) as usize * self.parts[part].layout.words, 0.0);
         self.copy(part, positions, scratch)?;
         Ok(scratch)
     }
 
     fn copy(&self, part: usize, positions: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
-        let rows = self.rows(part, &positions);
-        assert_eq!(to.len(), rows.words(), "room for the rows");
-        if rows.words() > STAGED_WORDS {
-            return self.stage.copy(self.lane, rows, to).map_err(unreachable);
-        }
-        rows.table.read_into(self.lane, rows.first, to).map_err(unreachable)
+        let Some(host) = self.locations[part].host else { return self.copy_stored(part, &positions, to) };
+        let hot = host.hot(&positions);
+        let mut words = vec![0.0; (hot.end - hot.start) as usize * self.parts[part].layout.words];
+        self.copy_stored(part, &hot, &mut words)?;
+        host.join(positions, &words, to);
+        Ok(())
     }
 
     fn visit(
@@ -184,18 +244,38 @@ impl Rows for DeviceRows<'_> {
         positions: Range<u64>,
         visit: &mut dyn FnMut(u64, &[f32]),
     ) -> Result<(), RowsError> {
-        let rows = self.rows(part, &positions);
-        if rows.words() <= STAGED_WORDS {
-            visit(positions.start, self.read(part, positions.clone(), &mut Vec::new())?);
-            return Ok(());
+        let row_words = self.parts[part].layout.words;
+        let words = (positions.end - positions.start) as usize * row_words;
+        let is_divided = self.locations[part].host.is_some();
+        if words > STAGED_WORDS && !is_divided {
+            let rows = self.rows(part, &positions);
+            let mut tell = |number: usize, words: &[f32]| visit(positions.start + number as u64, words);
+            return self.stage.visit(self.lane, rows, &mut tell).map_err(unreachable);
         }
-        let mut tell = |number: usize, words: &[f32]| visit(positions.start + number as u64, words);
-        self.stage.visit(self.lane, rows, &mut tell).map_err(unreachable)
+        let (at_once, mut scratch) = ((PIECE_WORDS / row_words).max(1), Vec::new());
+        for first in positions.clone().step_by(at_once) {
+            let last = positions.end.min(first + at_once as u64);
+            visit(first, self.read(part, first..last, &mut scratch)?);
+        }
+        Ok(())
     }
 
     fn copy_listed(&self, part: usize, positions: &[u64], to: &mut [f32]) -> Result<(), RowsError> {
-        let rows = self.rows(part, &(0..self.parts[part].rows.len()));
-        self.stage.copy_listed(self.lane, rows, positions, to).map_err(unreachable)
+        let Some(host) = self.locations[part].host else {
+            return self.copy_stored_list(part, positions, to);
+        };
+        let row_words = self.parts[part].layout.words;
+        let hot: Vec<u64> = positions.iter().filter_map(|&row| host.hot_number(row)).collect();
+        let mut words = vec![0.0; hot.len() * row_words];
+        self.copy_stored_list(part, &hot, &mut words)?;
+        let mut stored = words.chunks_exact(row_words);
+        for (&row, to) in positions.iter().zip(to.chunks_exact_mut(row_words)) {
+            match host.hot_number(row).and_then(|_| stored.next()) {
+                Some(stored) => to.copy_from_slice(stored),
+                None => host.copy_cold(row, to),
+            }
+        }
+        Ok(())
     }
 
     fn touched(&self, part: usize) -> Result<Option<TouchedRows>, RowsError> {
@@ -226,17 +306,17 @@ impl RowsMut for DeviceRows<'_> {
         whole: bool,
         edit: &mut dyn FnMut(&mut [f32]),
     ) -> Result<(), RowsError> {
-        let rows = self.rows(part, &positions);
-        if (STAGED_WORDS..=PIECE_WORDS).contains(&rows.words()) {
-            return self.stage.edit(self.lane, rows, whole, edit).map_err(unreachable);
-        }
-        let (table, first) = (rows.table, rows.first);
-        let mut words = vec![0.0; rows.words()];
+        let Some(host) = self.locations[part].host else {
+            return self.edit_stored(part, &positions, whole, edit);
+        };
+        let mut words = vec![0.0; (positions.end - positions.start) as usize * self.parts[part].layout.words];
         if !whole {
-            table.read_into(self.lane, first, &mut words).map_err(unreachable)?;
+            self.copy(part, positions.clone(), &mut words)?;
         }
         edit(&mut words);
-        table.write_part(self.lane, first, &words).map_err(unreachable)
+        let (hot, mut stored) = (host.hot(&positions), Vec::new());
+        host.divide(positions, &words, &mut stored);
+        self.edit_stored(part, &hot, true, &mut |words| words.copy_from_slice(&stored))
     }
 
     fn gap_words(&self) -> usize {

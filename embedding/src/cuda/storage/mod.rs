@@ -34,7 +34,7 @@ impl RowStore {
     }
 
     /// Writes the initial weights and state of all rows, and waits for the lane. `bounds` has the largest magnitude
-    /// of each shard's initial weights, and `layout` describes all rows of the store.
+    /// of each shard's initial weights, and the rows have numbers below `rows`.
     ///
     /// # Safety
     /// The store must have been allocated for these shards; see [`Lane::launch`].
@@ -43,11 +43,10 @@ impl RowStore {
         lane: &Lane,
         shards: &[Shard],
         bounds: &[f32],
-        layout: &Layout,
+        rows: usize,
         seed: u64,
     ) -> Result<()> {
-        let rows =
-            initial::InitialRows { shards, bounds, rows: layout.row_numbers(), words: self.table.len() };
+        let rows = initial::InitialRows { shards, bounds, rows, words: self.table.len() };
         // SAFETY: the caller vouches for it.
         unsafe { initial::initialize(self.table.device(), lane, rows, self.table.pointer(), seed) }
     }

@@ -78,6 +78,8 @@ impl<T: Element> Capture<'_, T> {
                 scoring.run_layers(parts)?;
                 main.synchronize()?;
                 context.barrier()?;
+            }
+            if tables.are_routed() {
                 first.route(main)?;
             }
             first.enqueue_all(&lanes)?;
@@ -92,7 +94,7 @@ impl<T: Element> Capture<'_, T> {
         for slot in 0..inputs.len() {
             // SAFETY: as above.
             let route = || unsafe { iteration_of(slot, 0).route(routes) };
-            let first = group.map(|_| Graph::capture(routes, route)).transpose()?;
+            let first = tables.are_routed().then(|| Graph::capture(routes, route)).transpose()?;
             let (mut of_sizes, mut rests) = (Vec::new(), Vec::new());
             for size in 0..tables.sizes() {
                 let iteration = iteration_of(slot, size);

@@ -7,9 +7,9 @@ use rankine_checkpoint::{DenseState, DeviceState};
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
 use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
-use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::rows::RowsMut;
+use rankine_embedding::{RankTraffic, TierTraffic};
 use rankine_model::evaluation::JudgedHead;
 use rankine_model::guard::{FoundOn, NonFinite, SkipReason, StepOutcome};
 use rankine_model::overlap::Overlap;
@@ -54,8 +54,8 @@ pub(super) struct GpuRank<T> {
     group: Option<RankGroup>,
     main: Lane,
     copies: Lane,
-    /// The lane on which routes are built during the iteration before. With one rank, the route is part of the
-    /// iteration.
+    /// The lane on which routes are built during the iteration before, if look-ups need them. Otherwise the route is
+    /// part of the iteration.
     routes: Lane,
     /// One per slot.
     outcomes: PinnedBuffer<Outcome>,
@@ -165,7 +165,7 @@ impl<T: Element> GpuRank<T> {
         })
     }
 
-    /// Sends a batch to the next slot once that is free, and counts it as in flight; with several ranks, its route is
+    /// Sends a batch to the next slot once that is free, and counts it as in flight. If look-ups need its route, that is
     /// built.
     fn send(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<usize> {
         let (slot, trains) = (self.slot, step.number > 0);
@@ -175,10 +175,10 @@ impl<T: Element> GpuRank<T> {
             self.finish_first()?;
         }
         let running = self.input_follows();
-        let Self { slots, scoring, main, copies, routes, faults, setup, context, group, .. } = self;
+        let Self { slots, scoring, main, copies, routes, faults, setup, context, tables, .. } = self;
         let overlaps = setup.execution.overlaps;
         let copies_overlap = overlaps.has(Overlap::Input);
-        let overlaps_routes = group.is_some() && overlaps.has(Overlap::Routes);
+        let overlaps_routes = tables.are_routed() && overlaps.has(Overlap::Routes);
         // On the main lane, a copy follows the transfers of the iteration before.
         let gate = match &context.links {
             Some(links) if copies_overlap => links.cluster.gate(),
@@ -229,7 +229,7 @@ impl<T: Element> GpuRank<T> {
         (&mut slots.slots[slot], lane, main)
     }
 
-    /// With several ranks: enqueues building the route of a slot, and makes the main lane wait for it.
+    /// If look-ups need a route: enqueues building that of a slot, and makes the main lane wait for it.
     fn route(&mut self, slot: usize, trains: bool) -> Result<()> {
         let (slot, lane, main) = self.slot_and_lane(slot, trains);
         // SAFETY: the buffers that the graph was captured with are this value's.
@@ -249,6 +249,16 @@ impl<T: Element> GpuRank<T> {
         // SAFETY: the buffers that the graph was captured with are this value's.
         unsafe { slot.enqueue_rest(size, lane, main) }?;
         Ok(size)
+    }
+
+    /// If rows are in host memory: waits for the route of a slot's batch, and copies its rows to the GPU. Meanwhile the
+    /// iteration before is running.
+    fn land(&mut self, slot: usize, trains: bool) -> Result<()> {
+        if !self.tables.have_cold_rows() {
+            return Ok(());
+        }
+        self.wait_for(&self.slots_of(trains).slots[slot].routed)?;
+        Ok(self.tables.land(&self.main, slot)?)
     }
 
     /// Returns the slots of batches that are learned from, or of batches that are scored.
@@ -289,6 +299,7 @@ impl<T: Element> GpuRank<T> {
         let rates = vec![Rate::default(); self.tables.layout().tables().len()];
         let slot = self.send(batch, Step::default(), &rates)?;
         let size = self.size(slot, false)?;
+        self.land(slot, false)?;
         let Input { labels, weights, ids, .. } = self.scoring.slots.slots[slot].input.input();
         let scored = ScoredBatch {
             logits: self.network.logits_pointer(),
@@ -313,10 +324,12 @@ impl<T: Element> RankModel for GpuRank<T> {
     fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
         let slot = self.send(batch, step, rates)?;
         let size = self.size(slot, true)?;
+        self.land(slot, true)?;
         let timed = if slot == 0 { self.timed.next(size) } else { None };
         let graph = timed.unwrap_or(&mut self.iterations[slot][size]);
         // SAFETY: the buffers that the graph was captured with are this value's.
         unsafe { graph.replay(&self.main) }?;
+        self.tables.learned(&self.main, slot)?;
         self.steps += 1;
         Ok(self.main.record(&self.slots.slots[slot].done)?)
     }
@@ -325,6 +338,7 @@ impl<T: Element> RankModel for GpuRank<T> {
         while !self.in_flight.is_empty() {
             self.finish_first()?;
         }
+        self.tables.finish(&self.main)?;
         self.tables.check(&self.main)?;
         Ok(self.tables.check_scored(&self.main, &self.scoring.tables)?)
     }
@@ -385,6 +399,14 @@ impl<T: Element> RankModel for GpuRank<T> {
         Ok(traffic)
     }
 
+    fn tier_traffic(&self) -> Option<TierTraffic> {
+        self.tables.tier_traffic()
+    }
+
+    fn slots_needed(&self) -> usize {
+        if self.tables.have_cold_rows() { SLOTS } else { 1 }
+    }
+
     fn phases(&self) -> Result<Vec<TimedPhase>> {
         let spans = self.timed.last()?;
         if spans.is_empty() {
@@ -422,8 +444,10 @@ impl<T: Element> RankModel for GpuRank<T> {
             self.routes.wait(&self.slots.slots[slot].done)?;
             self.route(slot, true)?;
             let size = self.size(slot, true)?;
+            self.land(slot, true)?;
             // SAFETY: the buffers that the graph was captured with are this value's.
             unsafe { self.iterations[slot][size].replay(&self.main) }?;
+            self.tables.learned(&self.main, slot)?;
             self.steps += 1;
             self.main.record(&self.slots.slots[slot].done)?;
             self.main.record(moment)?;

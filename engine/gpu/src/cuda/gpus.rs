@@ -158,6 +158,7 @@ impl OpenGpus {
                 hotness: hotness.collect(),
             },
             plan: plan.cloned(),
+            tier: None,
             tracks_updates: job.checkpoint.incremental,
             devices: self.0.clone(),
             nodes,

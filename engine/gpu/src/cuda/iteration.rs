@@ -128,7 +128,7 @@ impl<T: Element> Iteration<'_, T> {
         }
     }
 
-    /// Enqueues all phases; with several ranks, all but the route.
+    /// Enqueues all phases, but not the route if look-ups need it.
     ///
     /// # Safety
     /// As for [`Iteration::enqueue`].
@@ -143,7 +143,7 @@ impl<T: Element> Iteration<'_, T> {
         unsafe {
             self.enqueue(Phase::LookUp, look_ups)?;
             look_ups.record(looked_up)?;
-            if self.group.is_none() {
+            if !self.tables.are_routed() {
                 routes.wait(started)?;
                 self.enqueue(Phase::Route, routes)?;
                 routes.record(routed)?;
@@ -156,7 +156,9 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::Head, main)?;
             if self.group.is_none() {
                 self.enqueue_backward(lanes)?;
-                main.wait(routed)?;
+                if !self.tables.are_routed() {
+                    main.wait(routed)?;
+                }
             } else {
                 self.enqueue_backward_over_ranks(lanes)?;
             }

@@ -6,9 +6,9 @@ use rankine_checkpoint::{DenseState, DeviceState};
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Budget, Moment};
-use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::LookUpCounts;
 use rankine_embedding::rows::RowsMut;
+use rankine_embedding::{RankTraffic, TierTraffic};
 use rankine_model::evaluation::JudgedHead;
 use rankine_model::guard::StepOutcome;
 use rankine_topology::{Rank, Topology};
@@ -59,6 +59,13 @@ pub(super) trait RankModel: Debug + Send {
 
     /// Returns what it has exchanged in training, after all steps are done; only the sum over all ranks is meaningful.
     fn traffic(&self) -> Result<RankTraffic>;
+
+    /// Returns what was copied between its GPU and host memory, if the GPU stores the hot rows only; after all steps are
+    /// done.
+    fn tier_traffic(&self) -> Option<TierTraffic>;
+
+    /// Returns how many slots must have batches to be trained on in turn.
+    fn slots_needed(&self) -> usize;
 
     /// Returns how the phases of a recent iteration ran, in the order in which they were enqueued, after all steps are
     /// done; nothing if none was timed yet.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rankine_cuda::blas::{Algorithms, Compute};
 use rankine_cuda::nccl::CollNet;
 use rankine_cuda::{CopyGate, Device};
-use rankine_embedding::{EmbeddingPlan, Exchange};
+use rankine_embedding::{EmbeddingPlan, Exchange, TierPlan};
 use rankine_job::Precision;
 use rankine_launch::ProcessGroup;
 use rankine_reader::schema;
@@ -31,6 +31,9 @@ pub struct ModelSetup {
     /// The placement of tables over several GPUs: one entry per table of [`Model::all_tables`]. Without it,
     /// every table is sharded row-wise over all ranks.
     pub plan: Option<EmbeddingPlan>,
+    /// Which rows of the tables GPUs store, one entry per table of [`Model::all_tables`], if host memory has the others;
+    /// with one node.
+    pub tier: Option<TierPlan>,
     /// Whether updated rows are recorded, for incremental checkpoints.
     pub tracks_updates: bool,
     /// The GPUs of this process, each with one rank. For several ranks on one GPU, open it once per rank; with several
@@ -156,11 +159,11 @@ impl ModelSetup {
         Rank(process.0 * self.devices.len())
     }
 
-    /// Whether more samples than a training batch has can be scored together. Messages between nodes, and bags that
-    /// owners pool, have the size of a training batch.
+    /// Whether more samples than a training batch has can be scored together. Messages between nodes, bags that owners
+    /// pool, and landing regions have the size of a training batch.
     pub(super) fn scores_together(&self) -> bool {
         let pools = |plan: &EmbeddingPlan| plan.tables.iter().any(|table| table.exchange == Exchange::Pooled);
-        self.nodes == 1 && !self.plan.as_ref().is_some_and(pools)
+        self.nodes == 1 && self.tier.is_none() && !self.plan.as_ref().is_some_and(pools)
     }
 
     /// Returns the most samples of a step for one rank.

@@ -28,7 +28,7 @@ pub(super) struct BatchSlot {
 /// The graphs that build a batch's route.
 #[derive(Debug)]
 pub(super) struct RouteGraphs {
-    /// With several ranks: the route, which all other graphs need.
+    /// The route, if look-ups need it.
     pub(super) first: Option<Graph>,
     /// For each size class of messages between nodes, the rest of the route; the first class has none.
     pub(super) rests: Vec<Option<Graph>>,
@@ -75,7 +75,7 @@ impl BatchSlots {
 }
 
 impl BatchSlot {
-    /// With several ranks: enqueues building the route, and makes the main lane wait for it.
+    /// If look-ups need a route: enqueues building it, and makes the main lane wait for it.
     ///
     /// # Safety
     /// The buffers that the graph was captured with must live; see [`Lane::launch`].

@@ -2,11 +2,11 @@
 
 use rankine_cuda::kernels::{Element, TableRows, Vectors};
 use rankine_cuda::{Lane, Pointer};
-use rankine_embedding::RankTraffic;
 use rankine_embedding::cuda::{
     DeviceRows, Feature, Hotness, Ids, InitialWeights, KeyPart, KeySequence, Layout, LocalTables,
-    LookUpCounts, LookUps, NodeTables, Result, RoutedBatch, RowExchange, UpdateInputs,
+    LookUpCounts, LookUps, NodeTables, Result, RoutedBatch, RowExchange, TieredTables, UpdateInputs,
 };
+use rankine_embedding::{RankTraffic, TierTraffic};
 use rankine_model::{FeatureSpec, ModelSpec};
 use rankine_reader::schema;
 
@@ -20,6 +20,8 @@ use super::setup::ModelSetup;
 pub(super) enum Tables {
     /// All rows of all tables.
     Local(Box<LocalTables>),
+    /// All rows: the hot ones, and in host memory the others.
+    Tiered(Box<TieredTables>),
     /// The rows of this rank.
     Node(Box<NodeTables>),
 }
@@ -75,7 +77,13 @@ impl Tables {
         }
         // First-order terms start at zero.
         let weights = InitialWeights { seed: *seed, drawn: model.spec.tables.len() };
+        let tier = setup.tier.as_ref();
         Ok(match links {
+            None if let Some(tier) = tier => {
+                let mut tables = TieredTables::initialized(device, layout, lane, weights, (tier, SLOTS))?;
+                tracks_updates.then(|| tables.track_updates()).transpose()?;
+                Self::Tiered(tables.into())
+            }
             None => {
                 let mut tables = LocalTables::initialized(device, layout, lane, weights)?;
                 tracks_updates.then(|| tables.track_updates()).transpose()?;
@@ -83,7 +91,8 @@ impl Tables {
             }
             Some(RankLinks { cluster, rails }) => {
                 let rails = rails.as_ref().map(|rails| (&rails.routes, &rails.rows));
-                let mut tables = NodeTables::initialized::<T>(cluster, rails, layout, lane, weights, SLOTS)?;
+                let mut tables =
+                    NodeTables::initialized::<T>(cluster, rails, layout, lane, weights, SLOTS, tier)?;
                 tracks_updates.then(|| tables.track_updates()).transpose()?;
                 Self::Node(tables.into())
             }
@@ -93,6 +102,7 @@ impl Tables {
     pub(super) fn layout(&self) -> &Layout {
         match self {
             Self::Local(tables) => tables.layout(),
+            Self::Tiered(tables) => tables.layout(),
             Self::Node(tables) => tables.layout(),
         }
     }
@@ -106,14 +116,14 @@ impl Tables {
             (Self::Node(tables), Some(links)) if samples != tables.layout().samples() => {
                 ScoredRows::Node(tables.exchange_for::<T>(&links.cluster, samples, SLOTS)?.into())
             }
-            (Self::Node(_), _) => ScoredRows::AsTrained,
+            (Self::Tiered(_) | Self::Node(_), _) => ScoredRows::AsTrained,
         };
         Ok(ScoredTables { layout, source })
     }
 
-    /// Whether look-ups need a route: with several ranks.
+    /// Whether look-ups need a route: unless all rows are on this GPU.
     pub(super) fn are_routed(&self) -> bool {
-        matches!(self, Self::Node(_))
+        !matches!(self, Self::Local(_))
     }
 
     /// Enqueues what looking up a batch that is scored needs.
@@ -133,7 +143,7 @@ impl Tables {
                 (Self::Node(tables), ScoredRows::Node(exchange)) => {
                     tables.route_with(exchange, lane, batch.ids, batch.slot)
                 }
-                (Self::Node(tables), _) => tables.route(lane, batch.ids, batch.slot),
+                (Self::Node(_) | Self::Tiered(_), _) => self.route(lane, batch),
             }
         }
     }
@@ -188,6 +198,7 @@ impl Tables {
         unsafe {
             match self {
                 Self::Local(tables) => tables.route(lane, batch.ids),
+                Self::Tiered(tables) => tables.route(lane, batch),
                 Self::Node(tables) => tables.route(lane, batch.ids, batch.slot),
             }
         }
@@ -196,7 +207,7 @@ impl Tables {
     /// Returns the number of size classes of messages between nodes: 1 with one node.
     pub(super) fn sizes(&self) -> usize {
         match self {
-            Self::Local(_) => 1,
+            Self::Local(_) | Self::Tiered(_) => 1,
             Self::Node(tables) => tables.sizes(),
         }
     }
@@ -204,7 +215,7 @@ impl Tables {
     /// Returns the size class that the routed batch of a slot needs for its messages between nodes.
     pub(super) fn size_needed(&self, slot: usize) -> usize {
         match self {
-            Self::Local(_) => 0,
+            Self::Local(_) | Self::Tiered(_) => 0,
             Self::Node(tables) => tables.size_needed(slot),
         }
     }
@@ -223,7 +234,49 @@ impl Tables {
         }
     }
 
-    /// Enqueues the look-up of the first samples of a batch, which with several ranks must be routed.
+    /// Whether rows have to be copied from host memory for each batch ([`Tables::land`]).
+    pub(super) fn have_cold_rows(&self) -> bool {
+        self.tier_traffic().is_some()
+    }
+
+    /// Copies the rows of a slot's batch that are in host memory to the GPU, once its route is built, and makes the
+    /// main lane wait for them.
+    pub(super) fn land(&mut self, main: &Lane, slot: usize) -> Result<()> {
+        match self {
+            Self::Local(_) => Ok(()),
+            Self::Tiered(tables) => tables.land(main, slot),
+            Self::Node(tables) => tables.land(main, slot),
+        }
+    }
+
+    /// Notes that the step of a slot's batch was enqueued on the main lane.
+    pub(super) fn learned(&mut self, main: &Lane, slot: usize) -> Result<()> {
+        match self {
+            Self::Local(_) => Ok(()),
+            Self::Tiered(tables) => tables.learned(main, slot),
+            Self::Node(tables) => tables.learned(main, slot),
+        }
+    }
+
+    /// Waits until all rows that steps have changed are back in host memory. All batches must be done.
+    pub(super) fn finish(&mut self, main: &Lane) -> Result<()> {
+        match self {
+            Self::Local(_) => Ok(()),
+            Self::Tiered(tables) => tables.finish(main),
+            Self::Node(tables) => tables.finish(main),
+        }
+    }
+
+    /// Returns what was copied between this GPU and host memory, if it stores the hot rows only.
+    pub(super) fn tier_traffic(&self) -> Option<TierTraffic> {
+        match self {
+            Self::Local(_) => None,
+            Self::Tiered(tables) => Some(tables.traffic()),
+            Self::Node(tables) => tables.tier_traffic(),
+        }
+    }
+
+    /// Enqueues the look-up of the first samples of a batch, which must be routed unless all rows are on this GPU.
     ///
     /// # Safety
     /// As for [`Tables::route`]; `vectors` must have the layout's stride for each of the samples, or in fp8 hold all
@@ -239,6 +292,7 @@ impl Tables {
         unsafe {
             match self {
                 Self::Local(tables) => tables.look_up(lane, batch.ids, samples, vectors),
+                Self::Tiered(tables) => tables.look_up(lane, batch, samples, vectors),
                 Self::Node(tables) => tables.look_up(lane, batch, samples, vectors),
             }
         }
@@ -248,6 +302,7 @@ impl Tables {
     pub(super) fn pools_to_fp8(&self) -> bool {
         match self {
             Self::Local(tables) => tables.pools_to_fp8(),
+            Self::Tiered(tables) => tables.pools_to_fp8(),
             Self::Node(tables) => tables.pools_to_fp8(),
         }
     }
@@ -257,7 +312,7 @@ impl Tables {
     pub(super) fn rows_for<T: Element>(&self, network: &Network<T>, ids: Ids) -> Option<TableRows> {
         match self {
             Self::Local(tables) => tables.single_rows(ids, network.looks_up(true)?),
-            Self::Node(_) => None,
+            Self::Tiered(_) | Self::Node(_) => None,
         }
     }
 
@@ -279,7 +334,7 @@ impl Tables {
         // SAFETY: as above.
         unsafe { self.barrier(lane) }?;
         match self {
-            Self::Local(_) => Ok(()),
+            Self::Local(_) | Self::Tiered(_) => Ok(()),
             // SAFETY: as above.
             Self::Node(tables) => unsafe { tables.carry_back(lane, batch) },
         }
@@ -291,7 +346,7 @@ impl Tables {
     /// The lane must be the one of all work but routes; see [`Lane::launch`].
     pub(super) unsafe fn barrier(&self, lane: &Lane) -> Result<()> {
         match self {
-            Self::Local(_) => Ok(()),
+            Self::Local(_) | Self::Tiered(_) => Ok(()),
             // SAFETY: the caller vouches for it.
             Self::Node(tables) => unsafe { tables.meet(lane) },
         }
@@ -313,6 +368,7 @@ impl Tables {
         unsafe {
             match self {
                 Self::Local(tables) => tables.update(lane, batch.ids, gradients, inputs),
+                Self::Tiered(tables) => tables.update(lane, batch, gradients, inputs),
                 Self::Node(tables) => tables.update(lane, batch, inputs),
             }
         }
@@ -322,6 +378,7 @@ impl Tables {
     pub(super) fn counts(&self, lane: &Lane, slot: usize) -> Result<Vec<LookUpCounts>> {
         match self {
             Self::Local(tables) => tables.counts(lane),
+            Self::Tiered(tables) => tables.counts(lane, slot),
             Self::Node(tables) => tables.counts(lane, slot),
         }
     }
@@ -332,7 +389,7 @@ impl Tables {
     /// As for [`Tables::look_up`].
     pub(super) unsafe fn count_traffic(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
         match self {
-            Self::Local(_) => Ok(()),
+            Self::Local(_) | Self::Tiered(_) => Ok(()),
             // SAFETY: the caller vouches for it.
             Self::Node(tables) => unsafe { tables.count_traffic(lane, batch) },
         }
@@ -341,7 +398,7 @@ impl Tables {
     /// Returns what this rank has exchanged in the steps that were counted; see [`NodeTables::traffic`].
     pub(super) fn traffic(&self, lane: &Lane) -> Result<RankTraffic> {
         match self {
-            Self::Local(_) => Ok(RankTraffic::default()),
+            Self::Local(_) | Self::Tiered(_) => Ok(RankTraffic::default()),
             Self::Node(tables) => tables.traffic(lane),
         }
     }
@@ -349,7 +406,7 @@ impl Tables {
     /// Forgets what was counted.
     pub(super) fn forget_traffic(&self, lane: &Lane) -> Result<()> {
         match self {
-            Self::Local(_) => Ok(()),
+            Self::Local(_) | Self::Tiered(_) => Ok(()),
             Self::Node(tables) => tables.forget_traffic(lane),
         }
     }
@@ -358,6 +415,7 @@ impl Tables {
     pub(super) fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
         match self {
             Self::Local(tables) => tables.rows(lane),
+            Self::Tiered(tables) => tables.rows(lane),
             Self::Node(tables) => tables.rows(lane),
         }
     }
@@ -365,7 +423,7 @@ impl Tables {
     /// Returns an error if a rank has timed out waiting for another, as far as known now.
     pub(super) fn check_now(&self) -> Result<()> {
         match self {
-            Self::Local(_) => Ok(()),
+            Self::Local(_) | Self::Tiered(_) => Ok(()),
             Self::Node(tables) => tables.check_now(),
         }
     }
@@ -382,6 +440,7 @@ impl Tables {
     pub(super) fn check(&self, lane: &Lane) -> Result<()> {
         match self {
             Self::Local(tables) => tables.check(lane),
+            Self::Tiered(tables) => tables.check(lane),
             Self::Node(tables) => tables.check(lane),
         }
     }

@@ -19,7 +19,7 @@ use rankine_cuda::kernels::Step;
 use rankine_cuda::probe::uuid_text;
 use rankine_cuda::{Budget, CopyGate, Device, Part};
 use rankine_embedding::cuda::LookUpCounts;
-use rankine_embedding::{Optimizer, RankTraffic};
+use rankine_embedding::{Optimizer, RankTraffic, TierTraffic};
 use rankine_job::{DeviceKind, Job};
 use rankine_model::ModelSpec;
 use rankine_model::guard::StepOutcome;
@@ -253,6 +253,14 @@ impl Backend for CudaModel {
         let of_ranks = self.of_all_processes("what ranks have sent", own)?.concat();
         of_ranks.into_iter().for_each(|of_rank| all += of_rank);
         Ok(all)
+    }
+
+    fn tier_traffic(&self) -> Result<Option<TierTraffic>, BackendError> {
+        let of_ranks = self.ranks.call_all(|rank| Ok(rank.tier_traffic()))?;
+        Ok(of_ranks.into_iter().flatten().reduce(|mut all, of_rank| {
+            all += of_rank;
+            all
+        }))
     }
 
     fn report_details(&self, _: &Batch) -> Result<ReportDetails, BackendError> {

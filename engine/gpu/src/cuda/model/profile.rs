@@ -44,12 +44,12 @@ impl CudaModel {
         let batches = &batches[..SLOTS.min(batches.len())];
         assert!(!batches.is_empty(), "there is a batch to train on");
         self.ranks.call_all_mut(|rank| rank.restart())?;
-        for batch in batches {
+        let slots = batches.len().max(self.ranks.call_first(|rank| Ok(rank.slots_needed()))?);
+        for batch in batches.iter().cycle().take(slots) {
             self.train_on(batch, rate_factor)?;
         }
         self.ranks.call_all_mut(|rank| rank.restart())?;
         self.ranks.take_outcomes(false, drop)?;
-        let slots = batches.len();
         let of_ranks = self.ranks.call_all_mut(move |rank| rank.time_steps(slots, count))?;
         let of_processes =
             of_ranks.into_iter().map(|times| self.of_all_processes("the times of steps", times));
