@@ -46,6 +46,24 @@ impl Dataset {
         }
     }
 
+    /// Returns how often the training part looks up each row of a table that these stored categorical columns share,
+    /// the sum over all of them. Takes a byte per row, and eight more while several columns are added up.
+    ///
+    /// # Errors
+    /// As [`Dataset::popularity_classes`].
+    #[doc(hidden)]
+    pub fn shared_popularity(&self, columns: &[usize]) -> Result<Option<Popularity>> {
+        if let [column] = columns {
+            return self.popularity(*column);
+        }
+        let mut sum = PopularitySum::default();
+        for &column in columns {
+            let Some(popularity) = self.popularity(column)? else { return Ok(None) };
+            sum.add(&popularity)?;
+        }
+        sum.finish().map(Some)
+    }
+
     /// Reads and checks the popularity of all rows in the dataset's folder; returns whether there is one.
     pub(crate) fn verify_popularity(&self) -> Result<bool> {
         match &self.source {

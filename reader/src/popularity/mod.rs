@@ -88,8 +88,8 @@ impl PopularityClasses {
         self.0[1..].iter().map(|class| class.rows).sum()
     }
 
-    /// Returns the rows that are looked up, most frequent first.
-    pub(crate) fn descending(&self) -> Vec<TailBucket> {
+    /// Returns the rows that are looked up by code, most frequent first.
+    pub fn descending(&self) -> Vec<TailBucket> {
         self.0[1..].iter().rev().copied().filter(|class| class.rows > 0).collect()
     }
 }
@@ -175,19 +175,40 @@ impl Popularity {
         hottest
     }
 
+    /// Returns the same rows in ascending order, without memory for them.
+    pub fn hottest_ascending(&self, rows: u64) -> impl Iterator<Item = u64> + '_ {
+        // How many rows of each code are among them: all of the highest codes, and the first of one.
+        let mut left = [0; CODES];
+        let mut missing = rows;
+        for (left, class) in left.iter_mut().zip(&*self.classes.0).rev() {
+            *left = class.rows.min(missing);
+            missing -= *left;
+        }
+        self.runs().flat_map(move |(code, first, run)| {
+            let left = &mut left[usize::from(code)];
+            let taken = run.min(*left);
+            *left -= taken;
+            first..first + taken
+        })
+    }
+
+    /// Returns the code, the first row and the number of rows of each run.
+    fn runs(&self) -> impl Iterator<Item = (u8, u64, u64)> + '_ {
+        let (bytes, runs): (&[u8], &[u64]) = match &self.codes {
+            Codes::Bytes(codes) => (codes, &[]),
+            Codes::Runs(runs) => (&[], runs),
+        };
+        let of_bytes = bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len() as u64));
+        let runs = of_bytes.chain(runs.iter().map(|&run| (run as u8, run >> RUN_SHIFT)));
+        runs.scan(0, |first, (code, rows)| {
+            *first += rows;
+            Some((code, *first - rows, rows))
+        })
+    }
+
     /// Calls `each` with the code, the first row and the number of rows of each run.
     fn each_run(&self, mut each: impl FnMut(u8, u64, u64)) {
-        let mut first = 0;
-        let mut next = |code, rows| {
-            each(code, first, rows);
-            first += rows;
-        };
-        match &self.codes {
-            Codes::Bytes(codes) => {
-                codes.chunk_by(|a, b| a == b).for_each(|run| next(run[0], run.len() as u64));
-            }
-            Codes::Runs(runs) => runs.iter().for_each(|&run| next(run as u8, run >> RUN_SHIFT)),
-        }
+        self.runs().for_each(|(code, first, rows)| each(code, first, rows));
     }
 }
 

@@ -74,7 +74,9 @@ proptest! {
         let popularity = of(&counts);
         let mut expected = sorted(&counts);
         expected.truncate(rows as usize);
-        prop_assert_eq!(popularity.hottest(rows), expected);
+        prop_assert_eq!(popularity.hottest(rows), &expected[..]);
+        expected.sort_unstable();
+        prop_assert_eq!(popularity.hottest_ascending(rows).collect::<Vec<_>>(), expected);
         let runs = counts.chunk_by(|a, b| code_of(*a) == code_of(*b)).count();
         prop_assert_eq!(matches!(popularity.codes, Codes::Runs(_)), 8 * runs < counts.len());
         let classes = popularity.classes();
@@ -202,10 +204,22 @@ fn generating_counts_every_row_and_a_pass_over_the_dataset_gives_the_same_file()
         assert_eq!(found.classes(), classes);
         assert_eq!(found.hottest(500), sorted(&counts)[..counts.len().min(500)]);
     }
+    // Columns that share a table: the second one names the first rows of the first one.
+    let shared = dataset.shared_popularity(&[0, 1]).unwrap().unwrap();
+    let [mut sums, second] = [0, 1].map(|column| counts(&dataset, column));
+    sums.iter_mut().zip(&second).for_each(|(sum, count)| *sum += count);
+    shared.each_run(|code, first, rows| {
+        for &sum in &sums[first as usize..(first + rows) as usize] {
+            let (lowest, highest) = counts_of(code);
+            assert!(lowest as f64 <= sum as f64 * 1.125 && sum as f64 <= highest as f64 * 1.125);
+        }
+    });
+    assert_eq!(dataset.shared_popularity(&[0]).unwrap(), dataset.popularity(0).unwrap());
     let path = dir.join(FILE_NAME);
     let written = fs::read(&path).unwrap();
     fs::remove_file(&path).unwrap();
     assert_eq!(dataset.popularity_classes().unwrap(), None);
+    assert_eq!(dataset.shared_popularity(&[0, 1]).unwrap(), None);
     for threads in [1, 3] {
         let mut read = 0;
         count(&dataset, NonZeroUsize::new(threads).unwrap(), &mut |bytes| read = bytes).unwrap();
