@@ -96,6 +96,11 @@ impl FrequencyProfile {
         if self.samples == 0.0 { 0.0 } else { self.lookups / self.samples }
     }
 
+    /// The samples that were counted.
+    pub(crate) fn samples(&self) -> f64 {
+        self.samples
+    }
+
     /// The expected number of distinct rows that `samples` samples of one batch name.
     pub fn distinct(&self, samples: f64) -> f64 {
         self.distinct_after(0, samples)[0]

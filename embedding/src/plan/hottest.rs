@@ -46,18 +46,29 @@ pub struct HottestRows {
 }
 
 /// Rows of one table that are looked up about equally often.
-struct Segment {
-    rows: f64,
-    row_bytes: f64,
+pub(super) struct Segment {
+    /// The number of the table.
+    pub(super) table: usize,
+    pub(super) rows: f64,
+    pub(super) row_bytes: f64,
+    /// Look-ups of a row per sample and byte.
+    density: f64,
     /// Look-ups per sample of all of them, and distinct rows per batch.
-    lookups: f64,
-    distinct: f64,
+    pub(super) lookups: f64,
+    pub(super) distinct: f64,
 }
 
 impl Segment {
-    /// Look-ups per byte.
-    fn density(&self) -> f64 {
-        self.lookups / (self.rows * self.row_bytes)
+    /// Sorts segments by descending look-ups per byte. Equally hot rows stay in the order of their tables.
+    pub(super) fn sort(segments: &mut [Self]) {
+        segments.sort_by(|a, b| b.density.total_cmp(&a.density));
+    }
+
+    /// How many of its rows fit into `left` bytes, which become fewer.
+    pub(super) fn take(&self, left: &mut f64) -> f64 {
+        let rows = self.rows.min((*left / self.row_bytes).floor());
+        *left -= rows * self.row_bytes;
+        rows
     }
 }
 
@@ -68,9 +79,13 @@ pub fn hottest(
     batch_size: u64,
     budgets: &[RowBudget],
 ) -> Vec<HottestRows> {
-    let mut segments: Vec<_> = tables.iter().flat_map(|table| segments(table, machine, batch_size)).collect();
-    // Stable: equally hot rows stay in the order of their tables.
-    segments.sort_by(|a, b| b.density().total_cmp(&a.density()));
+    let of_table = |(table, input): (usize, &HottestInput<'_>)| {
+        let HottestInput { spec, rule, profile } = *input;
+        let row_bytes = table_bytes(machine, spec.dtype, 1, spec.dim, rule);
+        segments(table, spec.rows, row_bytes, profile, batch_size)
+    };
+    let mut segments: Vec<_> = tables.iter().enumerate().flat_map(of_table).collect();
+    Segment::sort(&mut segments);
     let sum = |of: fn(&Segment) -> f64| segments.iter().map(of).sum::<f64>();
     let all_bytes = sum(|of| of.rows * of.row_bytes);
     let all_lookups = sum(|of| of.lookups);
@@ -89,9 +104,8 @@ pub fn hottest(
         };
         let mut left = budget;
         for segment in &segments {
-            let rows = segment.rows.min((left / segment.row_bytes).floor());
+            let rows = segment.take(&mut left);
             let part = rows / segment.rows;
-            left -= rows * segment.row_bytes;
             found.rows += rows as u64;
             found.bytes += (rows * segment.row_bytes) as u64;
             found.lookup_share += part * segment.lookups / all_lookups.max(f64::MIN_POSITIVE);
@@ -103,13 +117,18 @@ pub fn hottest(
     budgets.iter().map(of_budget).collect()
 }
 
-/// Returns the rows of a table by frequency, and those that were never looked up.
-fn segments(table: &HottestInput<'_>, machine: &Machine, batch_size: u64) -> Vec<Segment> {
-    let HottestInput { spec, rule, profile } = *table;
-    let row_bytes = table_bytes(machine, spec.dtype, 1, spec.dim, rule);
+/// Returns the rows of a table by frequency, most frequent first, and last those that were never looked up.
+pub(super) fn segments(
+    table: usize,
+    table_rows: u64,
+    row_bytes: f64,
+    profile: &FrequencyProfile,
+    batch_size: u64,
+) -> Vec<Segment> {
     let lookups = profile.lookups_after();
     let distinct = profile.distinct_after(0, batch_size as f64);
-    let mut unseen = spec.rows as f64;
+    let samples = profile.samples().max(1.0);
+    let mut unseen = table_rows as f64;
     let mut segments: Vec<_> = profile
         .classes()
         .iter()
@@ -117,12 +136,13 @@ fn segments(table: &HottestInput<'_>, machine: &Machine, batch_size: u64) -> Vec
         .map(|(at, class)| {
             unseen -= class.rows;
             let (lookups, distinct) = (lookups[at] - lookups[at + 1], distinct[at] - distinct[at + 1]);
-            Segment { rows: class.rows, row_bytes, lookups, distinct }
+            let density = class.count / (samples * row_bytes);
+            Segment { table, rows: class.rows, row_bytes, density, lookups, distinct }
         })
         .collect();
     if unseen > 0.0 {
         let distinct = distinct.last().copied().unwrap_or_default();
-        segments.push(Segment { rows: unseen, row_bytes, lookups: 0.0, distinct });
+        segments.push(Segment { table, rows: unseen, row_bytes, density: 0.0, lookups: 0.0, distinct });
     }
     segments
 }

@@ -4,7 +4,7 @@
 //! [`plan`] takes the tables with their frequencies, the ranks and a [`Machine`], and chooses for every table the
 //! placement with which the predicted iteration is the shortest and every rank has enough memory. `cost` predicts the
 //! cost of a placement for each rank, `search` chooses among placements, `report` gives the reasons. `hottest` says
-//! how many look-ups the hottest rows serve. The formulas are in `docs/guide/planning.md`. Nothing here depends on
+//! how many look-ups the hottest rows serve, and `tier` which rows a device stores whose memory does not hold all. The formulas are in `docs/guide/planning.md`. Nothing here depends on
 //! datasets or models, draws random numbers or measures time: the same input gives the same plan on every machine.
 
 mod choice;
@@ -17,6 +17,7 @@ mod report;
 mod search;
 #[cfg(test)]
 mod tests;
+mod tier;
 
 pub use error::{MemoryShortage, PlanError};
 pub use hottest::{HottestInput, HottestRows, RowBudget, hottest};
@@ -25,6 +26,11 @@ pub use machine::{FrequentSums, LinkSpeed, Machine};
 pub use report::{
     Alternative, Limit, MemoryReport, PlanOutcome, PlanReport, RankReport, ReductionReport, TableReport,
     TimeParts,
+};
+
+pub use tier::{
+    BudgetTooSmall, DividedTable, LANDING_REGIONS, STAGING_REGIONS, TableTierReport, TierInput, TierReport,
+    TierRequest, divide, row_bytes,
 };
 
 /// Plans the placement of tables. With one rank everything is stored there.
