@@ -49,5 +49,6 @@ mod resume_refusals;
 mod run_logs;
 mod runs;
 mod shards;
+mod tier;
 mod warm_start;
 mod watchdog;

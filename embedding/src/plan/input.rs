@@ -45,6 +45,8 @@ pub struct TableInput<'a> {
     /// The number of frequent rows if it is hybrid: this many of the most frequent known rows, or fewer if some that
     /// follow are about equally frequent. If `None`, the planner chooses.
     pub frequent_rows: Option<u64>,
+    /// For how many rows a rank needs memory, if host memory has some of those that it owns.
+    pub device_rows: Option<u64>,
 }
 
 impl TableInput<'_> {

@@ -1,6 +1,7 @@
 //! `rankine check`: checks a job file, and whether this machine can train the job, without training.
 
 use bytesize::ByteSize;
+use rankine_embedding::plan::TierReport;
 use rankine_engine::training::{self, Columns, Feasibility, Preview, TrainError};
 use rankine_job::{DataSource, Job, JobFile};
 use rankine_model::ModelSpec;
@@ -8,6 +9,7 @@ use serde::Serialize;
 
 use super::job::JobArgs;
 use super::table::counted;
+use super::tier::TierText;
 use super::{CommandError, output};
 
 /// Check a job file, and whether it suits the dataset and this machine
@@ -60,12 +62,18 @@ struct ModelSizes {
     dense_parameters: u64,
     /// Bytes of the tables and their optimizer state.
     table_bytes: u64,
+    /// How rows are divided between a GPU and host memory, if that does not depend on the GPU; absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<TierReport>,
 }
 
 #[derive(Serialize)]
 struct MachineReport<'a> {
     device: Option<&'a str>,
     reading: Option<&'a str>,
+    /// How rows would be divided between a GPU and host memory; absent if they would not be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<&'a TierReport>,
     /// Why this build and machine cannot train the job; empty if they can.
     obstacles: Vec<String>,
 }
@@ -92,6 +100,9 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             output::text(model_lines(&job, spec, preview.table_bytes))?;
         }
         let feasibility = training::feasibility(&job);
+        if let Some(tier) = preview.tier.as_ref().or(feasibility.tier.as_ref()) {
+            output::text(TierText(tier))?;
+        }
         print_feasibility(&feasibility)?;
         feasibility
     };
@@ -110,10 +121,12 @@ impl<'a> CheckReport<'a> {
                 embedding_parameters: spec.embedding_parameters(),
                 dense_parameters: spec.dense_parameters() as u64,
                 table_bytes: preview.table_bytes,
+                tier: preview.tier,
             }),
             here: MachineReport {
                 device: feasibility.device.as_deref(),
                 reading: feasibility.reading.as_deref(),
+                tier: feasibility.tier.as_ref(),
                 obstacles: feasibility.obstacles.iter().map(ToString::to_string).collect(),
             },
         }

@@ -59,6 +59,7 @@ mod stderr;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tier;
 mod train;
 mod tune;
 

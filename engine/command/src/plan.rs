@@ -10,22 +10,23 @@ use rankine_base::did_you_mean;
 use rankine_base::size::parse_size;
 use rankine_embedding::frequency::TableFrequencies;
 use rankine_embedding::plan::{
-    Alternative, HottestRows, Machine, NonTableMemory, PlanReport, RowBudget, TableReport,
+    Alternative, HottestRows, Machine, NonTableMemory, PlanReport, RowBudget, TableReport, TierReport,
 };
 use rankine_embedding::{Exchange, Placement};
 use rankine_engine::build;
-use rankine_engine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
+use rankine_engine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch, Tiers};
 use rankine_engine::training::{self, JobData, TrainError};
 use rankine_engine_gpu as gpu;
 use rankine_job::{
-    Count, DataCache, DataSource, DeviceKind, EvalBatchSize, Job, NonNegative, RankCount, Ranks,
+    BatchSize, Count, DataCache, DataSource, DeviceKind, EvalBatchSize, Job, NonNegative, RankCount, Ranks,
 };
 use rankine_reader::Part;
 use rankine_topology::{RANKS_MAX, Topology};
 use serde::Serialize;
 
 use super::job::JobArgs;
-use super::table::TextTable;
+use super::table::{DecimalCount, TextTable};
+use super::tier::TierText;
 use super::{CommandError, Exit, arguments, output};
 
 /// Plan which ranks store a job's tables; predict memory, traffic and step time
@@ -118,9 +119,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
         error => CommandError::from(error),
     };
-    let prepared =
-        prepare(&job, &args, machine.has_gpus()).map_err(|error| error.unwrap_or_else(train_error))?;
-    let Prepared { planning, origin, all_rows, train_bytes } = prepared;
+    let prepared = prepare(&job, &args, &machine).map_err(|error| error.unwrap_or_else(train_error))?;
+    let Prepared { planning, origin, all_rows, train_bytes, tiers } = prepared;
     let batch_size = args.batch.map_or(u64::from(job.train.batch_size.get()), Count::get);
     if !args.sweep_nodes.is_empty() {
         let nodes: Vec<_> = args.sweep_nodes.iter().map(|nodes| nodes.get() as usize).collect();
@@ -147,6 +147,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         let what = "the model does not fit on any of these numbers of nodes: try more nodes";
         return if fits { Ok(()) } else { Err(CommandError::new(Exit::DoesNotFit, what)) };
     }
+    let planning = tiers.iter().fold(planning, Planning::with_tiers);
     let planned = planning.plan(topology, &machine, batch_size);
     let planned = planned.map_err(|error| CommandError::new(Exit::DoesNotFit, error))?;
     let memory = &planned.report.memory;
@@ -160,7 +161,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let scoring_bytes = (are_gpus && job.eval.batch_size == EvalBatchSize::Auto)
         .then(|| memory.available_bytes.saturating_sub(memory.needed_bytes) / gpu::SCORING_PARTS);
     let (job, report) = (job.name.as_str(), &planned.report);
-    let shown = Report { job, statistics: origin, cache, scoring_bytes, hottest, report };
+    let tier = tiers.as_ref().map(Tiers::report);
+    let shown = Report { job, statistics: origin, cache, scoring_bytes, hottest, tier, report };
     match &args.explain {
         Some(name) => {
             let table = find(&planned.report.tables, name)?;
@@ -249,9 +251,11 @@ struct Prepared {
     all_rows: Option<Vec<TableFrequencies>>,
     /// The bytes of the training part, if GPUs are to keep it and the dataset exists.
     train_bytes: Option<u64>,
+    /// How rows are divided between a GPU and host memory.
+    tiers: Option<Tiers>,
 }
 
-fn prepare(job: &Job, args: &Args, on_gpus: bool) -> Result<Prepared, PlanningError> {
+fn prepare(job: &Job, args: &Args, machine: &Machine) -> Result<Prepared, PlanningError> {
     let data = training::find_data(job)?;
     let alpha = job.data.generate().map_or(args.alpha, |generate| generate.alpha).get();
     let (schema, source) = match &data {
@@ -276,7 +280,8 @@ fn prepare(job: &Job, args: &Args, on_gpus: bool) -> Result<Prepared, PlanningEr
         }
     };
     let model = training::translate(job, schema).map_err(TrainError::Conflicts)?;
-    let refused = if on_gpus || job.requires_gpus() { gpu::refusals(job, &model.spec) } else { Vec::new() };
+    let refused =
+        if machine.has_gpus() || job.requires_gpus() { gpu::refusals(job, &model.spec) } else { Vec::new() };
     if !refused.is_empty() {
         return Err(TrainError::Conflicts(refused).into());
     }
@@ -295,7 +300,17 @@ fn prepare(job: &Job, args: &Args, on_gpus: bool) -> Result<Prepared, PlanningEr
         }
         _ => None,
     };
-    Ok(Prepared { planning: Planning::new(job, &model, statistics), origin, all_rows, train_bytes })
+    let tiers = if machine.has_gpus() {
+        let mut job = job.clone();
+        if let Some(batch) = args.batch {
+            let batch = u32::try_from(batch.get()).ok().and_then(BatchSize::new);
+            job.train.batch_size = batch.unwrap_or(job.train.batch_size);
+        }
+        Tiers::of(&job, &model, &source, machine.memory_bytes).map_err(TrainError::from)?
+    } else {
+        None
+    };
+    Ok(Prepared { planning: Planning::new(job, &model, statistics), origin, all_rows, train_bytes, tiers })
 }
 
 /// Parses `5%` or `9.6GB`.
@@ -327,6 +342,9 @@ struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     scoring_bytes: Option<u64>,
     hottest: Vec<HottestRows>,
+    /// How rows are divided between a GPU and host memory; absent if the ranks store all rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<&'a TierReport>,
     #[serde(flatten)]
     report: &'a PlanReport,
 }
@@ -354,21 +372,6 @@ struct SweepReport<'a> {
 struct Explanation<'a> {
     shown: &'a Report<'a>,
     table: &'a TableReport,
-}
-
-/// A count with a decimal unit.
-struct DecimalCount(f64);
-
-impl Display for DecimalCount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = ["", " k", " M", " G"];
-        let (mut value, mut unit) = (self.0, 0);
-        while value >= 999.5 && unit + 1 < units.len() {
-            (value, unit) = (value / 1000.0, unit + 1);
-        }
-        let digits = if unit == 0 || value >= 99.95 { 0 } else { 1 };
-        f.pad(&format!("{value:.digits$}{}", units[unit]))
-    }
 }
 
 /// Seconds, shown in milliseconds.
@@ -445,6 +448,7 @@ impl Display for Report<'_> {
         }
         write!(f, "\n{lines}")?;
         self.fmt_memory(f)?;
+        self.tier.map_or(Ok(()), |tier| write!(f, "\n{}", TierText(tier)))?;
         self.fmt_hottest(f)?;
         self.fmt_traffic(f)?;
         self.fmt_time(f)
@@ -667,12 +671,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_units() {
-        assert_eq!(
-            [7.0, 999.4, 999.5, 99_940.0, 99_950.0, 2.5e6, 2.5e9, 5e12]
-                .map(|count| DecimalCount(count).to_string()),
-            ["7", "999", "1.0 k", "99.9 k", "100 k", "2.5 M", "2.5 G", "5000 G"]
-        );
+    fn times_have_units() {
         assert_eq!(format!("{:>10}", Ms(0.0123456)), " 12.346 ms");
     }
 

@@ -50,9 +50,33 @@ pub(super) fn counted(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
+/// A count with a decimal unit.
+pub(super) struct DecimalCount(pub(super) f64);
+
+impl Display for DecimalCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["", " k", " M", " G"];
+        let (mut value, mut unit) = (self.0, 0);
+        while value >= 999.5 && unit + 1 < units.len() {
+            (value, unit) = (value / 1000.0, unit + 1);
+        }
+        let digits = if unit == 0 || value >= 99.95 { 0 } else { 1 };
+        f.pad(&format!("{value:.digits$}{}", units[unit]))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_have_units() {
+        assert_eq!(
+            [7.0, 999.4, 999.5, 99_940.0, 99_950.0, 2.5e6, 2.5e9, 5e12]
+                .map(|count| DecimalCount(count).to_string()),
+            ["7", "999", "1.0 k", "99.9 k", "100 k", "2.5 M", "2.5 G", "5000 G"]
+        );
+    }
 
     #[test]
     fn columns_line_up_under_long_and_wide_cells() {

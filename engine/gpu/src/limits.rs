@@ -37,6 +37,13 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         refuse("device.ranks".into(), why);
     }
     if ranks > 1 {
+        if let Some(key) = job.host_memory_key() {
+            let what = format!(
+                "rows in host memory are supported on one GPU only, not on {ranks}: remove embedding.device_memory and \
+                 tier = \"host\", or set device.ranks to 1"
+            );
+            refuse(key, what);
+        }
         if job.device.tune {
             let why = "device.tune is not supported on several GPUs, which must all use the same algorithms: remove \
             it, or set device.tuning to the tuning.json of a run on one GPU with the batch size of one rank";

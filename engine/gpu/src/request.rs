@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use rankine_backend::{BackendError, Cause};
-use rankine_embedding::EmbeddingPlan;
+use rankine_embedding::{EmbeddingPlan, TierPlan};
 use rankine_job::Job;
 use rankine_launch::ProcessGroup;
 use rankine_model::Model;
@@ -21,6 +21,8 @@ pub struct ModelRequest<'a> {
     pub dataset: &'a Dataset,
     /// The placement of tables over several GPUs.
     pub plan: Option<&'a EmbeddingPlan>,
+    /// The rows that the GPU stores, if host memory has the others. Only for one GPU.
+    pub tier: Option<&'a TierPlan>,
     /// The parts of an iteration that overlap.
     pub overlaps: Overlaps,
     /// The number of nodes.

@@ -8,7 +8,7 @@ use rankine_reader::schema::is_column_name;
 use rankine_topology::{Topology, TopologyError};
 
 use super::data::DataCache;
-use super::embedding::{Exchange, Placement};
+use super::embedding::{Exchange, Placement, Tier};
 use super::network::CollNet;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
@@ -25,6 +25,7 @@ impl Job {
         self.check_features(&mut found);
         self.check_attention(&mut found);
         self.check_tables(&mut found);
+        self.check_memory(&mut found);
         self.check_heads(&mut found);
         self.check_optimizers(&mut found);
         self.check_schedule(&mut found);
@@ -265,6 +266,23 @@ impl Job {
                 );
             }
         }
+    }
+
+    fn check_memory(&self, found: &mut Vec<Conflict>) {
+        if self.embedding.host_memory.is_some() && self.host_memory_key().is_none() {
+            let what = "no rows are kept in host memory: set embedding.device_memory, too, or tier = \"host\" for a \
+                        [[table]]";
+            found.push(Conflict::new("embedding.host_memory", what));
+        }
+    }
+
+    /// Returns the first key that lets a GPU leave rows of tables in host memory, if there is one.
+    pub fn host_memory_key(&self) -> Option<String> {
+        if self.embedding.device_memory.is_some() {
+            return Some("embedding.device_memory".into());
+        }
+        let number = self.tables.iter().position(|table| table.tier == Tier::Host)?;
+        Some(format!("table.{number}.tier"))
     }
 
     fn check_attention(&self, found: &mut Vec<Conflict>) {

@@ -1,12 +1,18 @@
-//! `[embedding]`: how the rows of tables are distributed over ranks.
+//! `[embedding]`: where the rows of tables are stored: on which ranks, and whether on a GPU or in host memory.
 
-use serde::Deserialize;
+use std::fmt;
 
+use serde::de::Error;
+use serde::de::value::StringDeserializer;
+use serde::{Deserialize, Deserializer};
+
+use super::data::ByteSize;
 use super::values::Count;
 
-/// `[embedding]`: how the rows of tables are distributed over the ranks, and what the ranks exchange. A single rank
-/// stores all rows. The choice affects the trained model only through the rounding of sums.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+/// `[embedding]`: how the rows of tables are distributed over the ranks, what the ranks exchange, and how much memory
+/// rows may take. A single rank stores all rows. Placement and exchange affect the trained model only through the
+/// rounding of sums; the memory budgets do not affect it at all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Embedding {
@@ -22,6 +28,93 @@ pub struct Embedding {
     /// Number of samples, drawn from the whole training part, from which the frequencies of rows are estimated. Without
     /// it, the statistics of the dataset are used; for a dataset without statistics, 1000000 samples are drawn.
     pub sample_samples: Option<Count>,
+    /// How much memory of a GPU rows may take with their optimizer state: a size, such as `"96GB"`, or `"auto"`, what
+    /// everything else leaves. If the tables need more, the GPU stores the rows with the most look-ups per byte, and
+    /// host memory has the others. Without it, the GPU stores all rows. No effect on the CPU, where all rows are in
+    /// host memory.
+    pub device_memory: Option<MemoryBudget>,
+    /// How much host memory such rows may take with their optimizer state and copies of a batch's rows, such as
+    /// `"128GB"`. Without it, what is free on the machine and within the limit of the cgroup.
+    pub host_memory: Option<ByteSize>,
+}
+
+/// An amount of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemoryBudget {
+    /// What everything else leaves.
+    Auto,
+    /// A size.
+    Bytes(ByteSize),
+}
+
+impl fmt::Display for MemoryBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Bytes(bytes) => bytes.fmt(f),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for MemoryBudget {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let size = ByteSize::deserialize(StringDeserializer::<D::Error>::new(text));
+        size.map(Self::Bytes).map_err(|error| D::Error::custom(format!("{error}, or \"auto\"")))
+    }
+}
+
+#[cfg(test)]
+impl serde::Serialize for MemoryBudget {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_string().serialize(serializer)
+    }
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for MemoryBudget {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "MemoryBudget".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "pattern": "^(auto|[0-9]+(\\.[0-9]+)? ?([kKMGT]i?)?B?)$"
+        })
+    }
+}
+
+/// Which memory has the rows of a table while a GPU trains.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "kebab-case")]
+pub enum Tier {
+    /// The GPU has the hottest rows that fit into `embedding.device_memory`, and host memory the others.
+    #[default]
+    Auto,
+    /// The GPU has all rows.
+    Device,
+    /// Host memory has all rows.
+    Host,
+}
+
+impl Tier {
+    /// Returns the name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Device => "device",
+            Self::Host => "host",
+        }
+    }
 }
 
 /// Type of the weights of a table. Updates are computed in single precision, and optimizer state is single precision.

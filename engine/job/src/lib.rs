@@ -60,7 +60,7 @@ pub use attention::{Attention, DinAttention, DotAttention, MeanAttention};
 pub use checkpoint::{Checkpoint, OnFailure};
 pub use data::{ByteSize, CacheFolder, Data, DataCache, DataFolders, DataSource, Generate, Raw, Reader};
 pub use definition::Job;
-pub use embedding::{Dtype, Embedding, Exchange, Placement};
+pub use embedding::{Dtype, Embedding, Exchange, MemoryBudget, Placement, Tier};
 pub use error::JobError;
 pub use error::conflict_lines;
 pub use feature::{Buckets, Feature};

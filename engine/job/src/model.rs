@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::embedding::{Dtype, Exchange, Placement};
+use super::embedding::{Dtype, Exchange, Placement, Tier};
 use super::guard::IdPolicy;
 use super::optimizer::Optimizer;
 use super::settings::{Kind, Settings, kinds};
@@ -250,6 +250,9 @@ pub struct Table {
     pub oov_row: Option<u64>,
     /// Number of frequent rows, which every rank stores, of a hybrid table. Without it, `embedding.frequent_rows`.
     pub frequent_rows: Option<Count>,
+    /// Which memory has the rows while a GPU trains.
+    #[serde(default)]
+    pub tier: Tier,
 }
 
 fn default_learning_rate_factor() -> NonNegative {

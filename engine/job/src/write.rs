@@ -179,6 +179,7 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
         ids_out_of_range,
         oov_row,
         frequent_rows,
+        tier,
     } = table;
     writeln!(out, "\n[[table]]\ncolumns = {}", quoted_names(columns))?;
     write_option(
@@ -195,6 +196,7 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     write_name(out, "ids_out_of_range", ids_out_of_range.map(IdPolicy::name), "guard.ids_out_of_range")?;
     write_option(out, "oov_row", oov_row.as_ref(), "row 0 if the columns have an exact vocabulary")?;
     write_option(out, "frequent_rows", frequent_rows.as_ref(), "embedding.frequent_rows")?;
+    writeln!(out, "tier = \"{}\"", tier.name())?;
     match optimizer {
         Some(optimizer) => write_optimizer(out, "table.optimizer", optimizer),
         None => writeln!(out, "# optimizer: not set, same as optimizer.sparse"),
@@ -207,11 +209,16 @@ fn write_head(out: &mut String, head: &Head) -> fmt::Result {
 }
 
 fn write_embedding(out: &mut String, embedding: &Embedding) -> fmt::Result {
-    let Embedding { placement, exchange, dtype, frequent_rows, sample_samples } = embedding;
+    let Embedding { placement, exchange, dtype, frequent_rows, sample_samples, device_memory, host_memory } =
+        embedding;
     writeln!(out, "\n[embedding]\nplacement = \"{}\"", placement.name())?;
     writeln!(out, "exchange = \"{}\"\ndtype = \"{}\"", exchange.name(), dtype.name())?;
     write_option(out, "frequent_rows", frequent_rows.as_ref(), "chosen by the cost model")?;
-    write_option(out, "sample_samples", sample_samples.as_ref(), "the dataset's statistics")
+    write_option(out, "sample_samples", sample_samples.as_ref(), "the dataset's statistics")?;
+    let budget = device_memory.as_ref().map(|budget| quoted(&budget.to_string()));
+    write_option(out, "device_memory", budget.as_ref(), "GPUs store all rows")?;
+    let budget = host_memory.as_ref().map(|budget| quoted(&budget.to_string()));
+    write_option(out, "host_memory", budget.as_ref(), "what is free")
 }
 
 fn write_optimizers(out: &mut String, optimizers: &Optimizers) -> fmt::Result {

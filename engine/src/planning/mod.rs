@@ -1,7 +1,7 @@
 //! Plans which ranks store a job's tables, from how often their rows are looked up.
 //!
 //! `statistics` counts look-ups, `rest` estimates the cost of the dense part, `machine` reads the rates of a machine,
-//! and `sweep` plans for several numbers of nodes. The planner itself is [`rankine_embedding::plan`]; this module
+//! `sweep` plans for several numbers of nodes, and `tier` divides rows between a GPU and host memory. The planner itself is [`rankine_embedding::plan`]; this module
 //! prepares its input from jobs, models and datasets. The same job and dataset give the same plan.
 
 use std::path::Path;
@@ -24,11 +24,14 @@ pub(crate) mod machine;
 mod rest;
 mod statistics;
 mod sweep;
+mod tier;
 
 pub use machine::{MachineError, parse_machine, read_machine, write_machine};
 pub use rest::rest;
 pub use statistics::{ColumnStatistics, Origin, Source, Statistics, frequencies_of_all_rows, statistics};
 pub use sweep::{Sweep, SweepBatch, SweepPoint, sweep};
+pub(crate) use tier::SMALLER_TABLES;
+pub use tier::{TierError, Tiers};
 
 /// The input of the planner for one model, except for the ranks, the machine and the batch size.
 #[derive(Debug)]
@@ -48,6 +51,8 @@ pub struct Planning {
     /// profile of that table.
     profile_of: Vec<usize>,
     sharded_dense_update: bool,
+    /// How many rows of each table a rank has memory for, if host memory has some of them.
+    device_rows: Vec<Option<u64>>,
 }
 
 /// An error while placing the tables of a training.
@@ -116,6 +121,7 @@ impl Planning {
         });
         Self {
             requests: requests.collect(),
+            device_rows: vec![None; tables.len()],
             model: model.clone(),
             tables,
             features,
@@ -125,6 +131,12 @@ impl Planning {
             profile_of,
             sharded_dense_update: job.device.dense_update == job::DenseUpdate::Sharded,
         }
+    }
+
+    /// Makes the only rank store some rows of its tables, instead of all.
+    pub fn with_tiers(mut self, tiers: &Tiers) -> Self {
+        self.device_rows = tiers.device_rows().collect();
+        self
     }
 
     /// Plans for the ranks of a topology on a machine. `batch_size` counts the samples over all ranks.
@@ -150,6 +162,7 @@ impl Planning {
                 placement,
                 exchange,
                 frequent_rows,
+                device_rows: self.device_rows[number],
             }
         };
         let ids = self.lengths.iter().enumerate();

@@ -25,6 +25,16 @@ pub enum Source<'a> {
     },
 }
 
+impl Source<'_> {
+    /// Returns the columns.
+    pub fn schema(&self) -> &Schema {
+        match self {
+            Self::Dataset(dataset) => dataset.schema(),
+            Self::Law { schema, .. } => schema,
+        }
+    }
+}
+
 /// The statistics of all categorical columns.
 #[derive(Debug, Clone)]
 pub struct Statistics {
@@ -239,7 +249,7 @@ fn lengths_of(column: &Categorical) -> BagLengths {
 }
 
 /// Computes the statistics of a column whose ids follow a power law, exactly.
-fn law(column: &Categorical, alpha: f64) -> ColumnStatistics {
+pub(super) fn law(column: &Categorical, alpha: f64) -> ColumnStatistics {
     let rows = column.rows;
     let law = PowerLaw::new(rows, alpha);
     let lookups =

@@ -3,6 +3,7 @@
 use rankine_backend::DeviceMemory;
 use rankine_base::build::Build;
 use rankine_embedding::Placement;
+use rankine_embedding::plan::TierReport;
 use rankine_model::ModelSpec;
 use rankine_reader::Dataset;
 use rankine_topology::Topology;
@@ -28,6 +29,9 @@ pub struct RunDevices {
     pub memory: Vec<DeviceMemory>,
     /// The tables, in the model's order.
     pub tables: Vec<DeviceTable>,
+    /// How rows are divided between the GPU and host memory; absent if the devices store all rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierReport>,
 }
 
 /// A table on the devices.
@@ -57,12 +61,14 @@ pub(super) struct DevicesInUse {
     pub(super) memory: Vec<DeviceMemory>,
     /// The placement of each table; empty with a single rank.
     pub(super) placements: Vec<Placement>,
+    /// How rows are divided between the GPU and host memory.
+    pub(super) tier: Option<TierReport>,
 }
 
 impl RunDevices {
     /// Reads the skew of the tables from a dataset, if there is one.
     pub(super) fn new(spec: &ModelSpec, dataset: Option<&Dataset>, devices: DevicesInUse) -> Self {
-        let DevicesInUse { name, topology, memory, placements } = devices;
+        let DevicesInUse { name, topology, memory, placements, tier } = devices;
         let table = |(number, table): (usize, &rankine_embedding::TableSpec)| DeviceTable {
             name: table.name.clone(),
             rows: table.rows,
@@ -86,6 +92,7 @@ impl RunDevices {
             nodes: topology.nodes(),
             memory,
             tables,
+            tier,
         }
     }
 }

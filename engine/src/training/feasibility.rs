@@ -1,6 +1,7 @@
 //! Whether this build and this machine can train a job, determined by the checks of training itself, without
 //! training.
 
+use rankine_embedding::plan::TierReport;
 use rankine_job::Job;
 use rankine_launch::ProcessGroup;
 use rankine_model::translate;
@@ -8,7 +9,7 @@ use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part};
 
 use super::backend::{self, check_build, thread_pool};
-use super::data::{JobData, find_data, open_existing, train_options};
+use super::data::{find_data, open_existing, train_options};
 use super::error::TrainError;
 use super::eval_sets;
 use super::initial_model::InitialModel;
@@ -19,6 +20,8 @@ use super::processes::RankAssignment;
 pub struct Feasibility {
     /// The device that would train it, in words; `None` if that is not known.
     pub device: Option<String>,
+    /// How the rows of its tables would be divided between a GPU and host memory; `None` if they would not be.
+    pub tier: Option<TierReport>,
     /// How its samples would be read, if they exist.
     pub reading: Option<String>,
     /// What prevents this build and machine from training it: the errors that training would end with.
@@ -40,17 +43,16 @@ pub fn feasibility(job: &Job) -> Feasibility {
     }
     let assignment = RankAssignment::of(job, &ProcessGroup::alone(), 0);
     let Some((job, assignment)) = here.note(assignment) else { return here };
-    let schema = match find_data(&job) {
-        Ok(JobData::Dataset(dataset)) => dataset.schema().clone(),
-        Ok(JobData::Shape(schema)) => schema,
-        // Without columns the size of the model is unknown.
-        Ok(JobData::Unknown) | Err(_) => return here,
-    };
+    // Without columns the size of the model is unknown.
+    let Ok(data) = find_data(&job) else { return here };
+    let Some(source) = data.source(&job) else { return here };
     // A build or machine without the device is already reported.
     if !here.obstacles.iter().any(|error| error.is_device())
-        && let Ok(model) = translate(&job, &schema)
+        && let Ok(model) = translate(&job, source.schema())
+        && let Some((device, tiers)) = here.note(backend::device_of(&job, &assignment, &source, &model))
     {
-        here.device = here.note(backend::device_of(&job, &assignment, &model));
+        here.device = Some(device);
+        here.tier = tiers.map(|tiers| tiers.report().clone());
     }
     here
 }

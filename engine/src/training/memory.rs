@@ -3,6 +3,7 @@
 use rankine_base::system;
 use rankine_embedding::EmbeddingPlan;
 use rankine_embedding::cpu::RankTables;
+use rankine_embedding::plan::TierReport;
 use rankine_engine_cpu as cpu;
 use rankine_job::{DenseUpdate, Job};
 use rankine_model::{Model, ModelSpec};
@@ -38,6 +39,27 @@ pub fn check_scoring_memory(job: &Job, spec: &ModelSpec) -> Result<(), MemoryErr
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses rows in host memory that it does not hold. If the job says how much memory they may take, only the limit of
+/// the cgroup counts: the memory of some machines grows as it is used.
+pub(super) fn check_host_rows(job: &Job, report: &TierReport) -> Result<(), MemoryError> {
+    match system::memory() {
+        Some(memory) => check_host_rows_of(&memory, job, report),
+        None => Ok(()),
+    }
+}
+
+fn check_host_rows_of(memory: &system::Memory, job: &Job, report: &TierReport) -> Result<(), MemoryError> {
+    let free = match job.embedding.host_memory {
+        Some(_) => memory.cgroup_limit_bytes.unwrap_or(u64::MAX),
+        None => memory.usable_bytes(),
+    };
+    let (rows, staging) = (report.host_bytes, report.staging_bytes);
+    if rows.saturating_add(staging) > free {
+        return Err(MemoryError::ColdRows { rows, staging, free });
+    }
+    Ok(())
 }
 
 /// Bytes of the buffers of a step and of an evaluation on all ranks of the CPU.
@@ -146,6 +168,40 @@ mod tests {
 
     fn job(sets: &[&str]) -> Job {
         Job::from_toml("job.toml", JOB, sets).unwrap()
+    }
+
+    #[test]
+    fn rows_in_host_memory_must_fit_into_what_is_free_or_what_the_job_says() {
+        let memory = |available_bytes, cgroup_limit_bytes| system::Memory {
+            total_bytes: 1 << 40,
+            available_bytes,
+            cgroup_limit_bytes,
+        };
+        let report = TierReport {
+            device_rows: 0,
+            device_bytes: 0,
+            landing_bytes: 0,
+            host_rows: 1,
+            host_bytes: 6 << 20,
+            staging_bytes: 2 << 20,
+            lookup_share: 1.0,
+            missed_rows: 0.0,
+            missed_bytes: 0.0,
+            tables: Vec::new(),
+        };
+        let fits = |memory: &system::Memory, sets: &[&str]| check_host_rows_of(memory, &job(sets), &report);
+        assert!(fits(&memory(8 << 20, None), &[]).is_ok());
+        let error = fits(&memory((8 << 20) - 1, None), &[]).unwrap_err().to_string();
+        assert!(
+            error.contains("the rows in host memory take 6.0 MiB, and copies of a batch's rows 2.0 MiB"),
+            "{error}"
+        );
+        assert!(error.contains("Raise embedding.device_memory, or make tables smaller"), "{error}");
+        assert!(fits(&memory(1 << 30, Some(8 << 20)), &[]).is_ok());
+        // The job says what may be assumed, but no process exceeds the limit of its cgroup.
+        let sets = ["embedding.device_memory=1GB", "embedding.host_memory=1GB"];
+        assert!(fits(&memory(1, None), &sets).is_ok());
+        assert!(fits(&memory(1 << 30, Some((8 << 20) - 1)), &sets).is_err());
     }
 
     #[test]

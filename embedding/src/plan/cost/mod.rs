@@ -158,6 +158,12 @@ impl<'a> TableCosts<'a> {
         table_bytes(self.context.machine, self.input.spec.dtype, rows, columns, rule)
     }
 
+    /// Bytes of the memory of a rank for `rows` rows with `columns` columns that it owns.
+    fn rank_bytes(&self, rows: u64, columns: usize) -> f64 {
+        let rows = self.input.device_rows.map_or(rows, |device_rows| rows.min(device_rows));
+        self.bytes(rows, columns, self.input.rule)
+    }
+
     /// Bytes of a row with `columns` columns, including state.
     fn row_bytes(&self, columns: usize) -> f64 {
         self.bytes(1, columns, self.input.rule)
@@ -237,7 +243,7 @@ impl<'a> TableCosts<'a> {
         let (table, vector) = (machine.table_element_bytes as f64, machine.vector_element_bytes as f64);
         let elements = self.reduced_elements(choice);
         let mut each = RankLoad {
-            table_bytes: self.bytes(rows, dim, self.input.rule),
+            table_bytes: self.rank_bytes(rows, dim),
             // Read from memory once, and from the cache for each look-up; summed from the vectors' gradients;
             // updated.
             memory_traffic: (2.0 * lookups * vector + named * table) * dim as f64
@@ -410,7 +416,7 @@ impl<'a> TableCosts<'a> {
         let weights = (columns as u64 * self.context.machine.table_element_bytes) as f64;
         for (rank, load) in ranks.iter_mut().enumerate() {
             let rows = owner.rows_at(Rank(rank), self.input.spec.rows, self.context.topology);
-            load.table_bytes += self.bytes(rows, columns, self.input.rule);
+            load.table_bytes += self.rank_bytes(rows, columns);
             load.memory_traffic += owned.of_batch[rank] * (weights + 2.0 * row_bytes + ROUTE_BYTES);
         }
     }

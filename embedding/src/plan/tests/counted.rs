@@ -39,6 +39,7 @@ pub(in crate::plan) fn input<'a>(
         placement: None,
         exchange: None,
         frequent_rows: None,
+        device_rows: None,
     }
 }
 

@@ -254,6 +254,7 @@ fn inputs<'a>(
         placement,
         exchange,
         frequent_rows: None,
+        device_rows: None,
     };
     tables.iter().map(input).collect()
 }

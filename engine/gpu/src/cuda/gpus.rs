@@ -130,7 +130,7 @@ impl OpenGpus {
     }
 
     fn setup(&self, request: &ModelRequest<'_>) -> ModelSetup {
-        let ModelRequest { job, model, dataset, plan, overlaps, nodes, processes, .. } = *request;
+        let ModelRequest { job, model, dataset, plan, tier, overlaps, nodes, processes, .. } = *request;
         let columns = dataset.schema().categorical.iter().enumerate();
         let hotness = columns.map(|(number, column)| dataset.ids().hotness(number, column.hotness));
         ModelSetup {
@@ -158,7 +158,7 @@ impl OpenGpus {
                 hotness: hotness.collect(),
             },
             plan: plan.cloned(),
-            tier: None,
+            tier: tier.cloned(),
             tracks_updates: job.checkpoint.incremental,
             devices: self.0.clone(),
             nodes,

@@ -48,6 +48,18 @@ fn each_contradiction_is_found_and_its_neighbour_is_none() {
         }
     }
     sound(&[&table("placement = \"auto\", frequent_rows = 3")]);
+    sound(&["embedding.device_memory=auto", "embedding.host_memory=128GB"]);
+    sound(&["embedding.host_memory=128GB", &table("tier = \"host\"")]);
+    refused(
+        &["embedding.host_memory=128GB"],
+        "no rows are kept in host memory: set embedding.device_memory, too",
+    );
+    refused(
+        &["embedding.host_memory=128GB", &table("tier = \"device\"")],
+        "no rows are kept in host memory: set embedding.device_memory, too",
+    );
+    refused(&["embedding.device_memory=most"], "a size such as 512MiB, 1.5GiB or 80GB, or \"auto\"");
+    refused(&["embedding.host_memory=auto"], "a size such as 512MiB, 1.5GiB or 80GB");
     sound(&[&table("dim = 16")]);
     refused(&[&table("dim = 17")], "dim must equal model.embedding_dim (16), not 17: dlrm multiplies");
     sound(&[&table("dim = 17"), "model.kind=wide-deep"]);

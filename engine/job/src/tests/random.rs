@@ -4,6 +4,10 @@ use proptest::prelude::*;
 
 use rankine_reader::Split;
 
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as ValueError, StringDeserializer};
+
 use super::*;
 
 proptest! {
@@ -69,6 +73,22 @@ fn placement() -> impl Strategy<Value = Placement> {
         Just(Placement::TableWise),
         Just(Placement::ColumnWise),
     ]
+}
+
+fn tier() -> impl Strategy<Value = Tier> {
+    prop_oneof![Just(Tier::Auto), Just(Tier::Device), Just(Tier::Host)]
+}
+
+/// No budgets, or one for GPUs and perhaps one for the host.
+fn budgets() -> impl Strategy<Value = (Option<MemoryBudget>, Option<ByteSize>)> {
+    let size = || {
+        let text = prop_oneof![Just("96GB"), Just("1.5 TiB"), Just("123456789")];
+        text.prop_map(|text| text.to_owned().into_deserializer())
+            .prop_map(|text: StringDeserializer<ValueError>| ByteSize::deserialize(text).unwrap())
+    };
+    let device = prop_oneof![Just(MemoryBudget::Auto), size().prop_map(MemoryBudget::Bytes)];
+    let both = (device, proptest::option::of(size()));
+    prop_oneof![Just((None, None)), both.prop_map(|(device, host)| (Some(device), host))]
 }
 
 fn dtype() -> impl Strategy<Value = Dtype> {
@@ -230,6 +250,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             proptest::option::of(exchange()),
             proptest::option::of(dtype()),
             proptest::option::of(count()),
+            tier(),
         ),
         0..4,
     )
@@ -238,7 +259,17 @@ fn any_job() -> impl Strategy<Value = Job> {
         let of_tables = numbered.map(
             |(
                 number,
-                (columns, name, optimizer, learning_rate_factor, placement, exchange, dtype, frequent_rows),
+                (
+                    columns,
+                    name,
+                    optimizer,
+                    learning_rate_factor,
+                    placement,
+                    exchange,
+                    dtype,
+                    frequent_rows,
+                    tier,
+                ),
             )| Table {
                 columns: (0..columns).map(|column| format!("{number} \"{column}\"")).collect(),
                 name: name.map(|name| format!("{name}{number}")),
@@ -252,6 +283,7 @@ fn any_job() -> impl Strategy<Value = Job> {
                 oov_row: placement.map(|_| 7),
                 frequent_rows: frequent_rows
                     .filter(|_| matches!(placement, None | Some(Placement::Auto | Placement::Hybrid))),
+                tier,
             },
         );
         of_tables.collect::<Vec<_>>()
@@ -361,13 +393,17 @@ fn any_job() -> impl Strategy<Value = Job> {
         },
     );
     let counts = || proptest::option::of(count());
-    let embedding = (placement(), exchange(), dtype(), counts(), counts()).prop_map(
-        |(placement, exchange, dtype, frequent_rows, sample_samples)| Embedding {
-            placement,
-            exchange,
-            dtype,
-            frequent_rows,
-            sample_samples,
+    let embedding = (placement(), exchange(), dtype(), counts(), counts(), budgets()).prop_map(
+        |(placement, exchange, dtype, frequent_rows, sample_samples, (device_memory, host_memory))| {
+            Embedding {
+                placement,
+                exchange,
+                dtype,
+                frequent_rows,
+                sample_samples,
+                device_memory,
+                host_memory,
+            }
         },
     );
     let optimizers = (

@@ -41,7 +41,9 @@ fn what_is_not_written_has_its_default() {
             exchange: Exchange::Auto,
             dtype: Dtype::Fp32,
             frequent_rows: None,
-            sample_samples: None
+            sample_samples: None,
+            device_memory: None,
+            host_memory: None,
         }
     );
 }
@@ -103,12 +105,15 @@ dtype = "fp16"
 columns = ["C4"]
 placement = "hybrid"
 frequent_rows = 7
+tier = "host"
 
 [embedding]
 placement = "row-wise"
 dtype = "bf16"
 frequent_rows = 1000
 sample_samples = 5000
+device_memory = "96GB"
+host_memory = "1.5 TiB"
 
 [device]
 ranks = 6
@@ -150,10 +155,21 @@ decay_steps = 1000
     assert_eq!((second.name(), second.dim.map(Width::get)), ("third".into(), Some(32)));
     assert_eq!((first.placement, first.exchange), (None, None));
     assert_eq!((second.placement, second.exchange), (Some(Placement::ColumnWise), Some(Exchange::Pooled)));
-    let Embedding { placement, exchange, dtype, frequent_rows, sample_samples } = job.embedding;
-    assert_eq!((frequent_rows, third.frequent_rows), (Count::new(1000), Count::new(7)));
-    assert_eq!((dtype, first.dtype, second.dtype), (Dtype::Bf16, None, Some(Dtype::Fp16)));
-    assert_eq!((placement, exchange, sample_samples), (Placement::RowWise, Exchange::Auto, Count::new(5000)));
+    let Embedding { placement, exchange, dtype, frequent_rows, sample_samples, .. } = &job.embedding;
+    assert_eq!((*frequent_rows, third.frequent_rows), (Count::new(1000), Count::new(7)));
+    assert_eq!((*dtype, first.dtype, second.dtype), (Dtype::Bf16, None, Some(Dtype::Fp16)));
+    assert_eq!(
+        (*placement, *exchange, *sample_samples),
+        (Placement::RowWise, Exchange::Auto, Count::new(5000))
+    );
+    let budgets =
+        [job.embedding.device_memory.clone(), job.embedding.host_memory.clone().map(MemoryBudget::Bytes)];
+    let bytes = budgets.map(|budget| match budget {
+        Some(MemoryBudget::Bytes(bytes)) => bytes.get(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(bytes, [96_000_000_000, 3 << 39]);
+    assert_eq!((first.tier, third.tier), (Tier::Auto, Tier::Host));
     assert_eq!((job.topology(), job.device.dense_update), (Topology::new(6, 3), DenseUpdate::Sharded));
     assert_eq!((job.device.bind, job.device.feed), (ThreadBinding::Off, BlockFeed::Broadcast));
     assert_eq!(job.device.copies, CopyTiming::BetweenExchanges);

@@ -13,7 +13,7 @@ use super::gpu::{self, Gpus};
 use super::initialized::InitializedDevice;
 use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
-use crate::planning::{self, PlacementError};
+use crate::planning::{self, PlacementError, Source, Tiers};
 use crate::training::error::{DeviceError, TrainError};
 use crate::training::memory::check_memory;
 use crate::training::processes::RankAssignment;
@@ -97,7 +97,7 @@ impl DeviceChoice {
             }
         };
         let backend = Box::new(CpuBackend::new(model, &job.device));
-        Ok(InitializedDevice { name: backend.name(&why), backend, placements })
+        Ok(InitializedDevice { name: backend.name(&why), backend, placements, tier: None })
     }
 }
 
@@ -113,21 +113,23 @@ pub(in crate::training) fn check_build(job: &Job) -> Result<(), TrainError> {
 }
 
 /// The device that would train a job here, in words, determined without creating a model: the device that training
-/// selects, with its libraries and memory for the model.
+/// selects, with its libraries and memory for the model; and how the rows of tables would be divided between a GPU and
+/// host memory, if they would be.
 ///
 /// # Errors
 /// [`TrainError::Conflicts`] and [`TrainError::Device`], the errors that training would end with.
 pub(in crate::training) fn device_of(
     job: &Job,
     assignment: &RankAssignment,
+    source: &Source<'_>,
     model: &Model,
-) -> Result<String, TrainError> {
-    match gpu::device_of(job, assignment, model) {
+) -> Result<(String, Option<Tiers>), TrainError> {
+    match gpu::device_of(job, assignment, source, model) {
         Ok(gpus) => Ok(gpus),
         Err(GpuSelectionError::Failed(error)) => Err(error),
         Err(GpuSelectionError::Refused(why)) => {
             check_memory(job, model, None)?;
-            Ok(why.cpu(None))
+            Ok((why.cpu(None), None))
         }
     }
 }

@@ -10,7 +10,9 @@ use rankine_reader::Dataset;
 use super::initialized::InitializedDevice;
 use super::measurements::Measurements;
 use super::refusal::{GpuSelectionError, Refusal};
+use crate::planning::{Source, Tiers};
 use crate::training::error::{DeviceError, TrainError, UnusableGpus};
+use crate::training::memory::check_host_rows;
 use crate::training::processes::RankAssignment;
 use crate::{build, planning};
 
@@ -48,15 +50,20 @@ fn open(job: &Job, assignment: &RankAssignment, spec: &ModelSpec) -> Result<Open
     }
 }
 
-/// The GPUs that would train a job, by number and name. Loads the libraries, and compares the free memory with the
-/// tables only.
+/// The GPUs that would train a job, by number and name, and how the rows of its tables would be divided between a GPU
+/// and host memory. Loads the libraries, and compares the free memory with the tables only.
 pub(super) fn device_of(
     job: &Job,
     assignment: &RankAssignment,
+    source: &Source<'_>,
     model: &Model,
-) -> Result<String, GpuSelectionError> {
+) -> Result<(String, Option<Tiers>), GpuSelectionError> {
     let gpus = open(job, assignment, &model.spec)?;
-    let tables = model.table_bytes() / gpus.count().max(1) as u64;
+    let tiers = divide(job, &gpus, source, model)?;
+    let tables = match &tiers {
+        Some(tiers) => tiers.report().device_bytes + tiers.report().landing_bytes,
+        None => model.table_bytes() / gpus.count().max(1) as u64,
+    };
     let check = || -> Result<(), UnusableGpus> {
         gpus.check_libraries(job, assignment.topology.nodes())?;
         match gpus.free_bytes()?.into_iter().find(|&free| tables > free) {
@@ -65,10 +72,29 @@ pub(super) fn device_of(
         }
     };
     match check() {
-        Ok(()) => Ok(format!("{} ({})", counted(gpus.count()), gpus.name()?)),
+        Ok(()) => Ok((format!("{} ({})", counted(gpus.count()), gpus.name()?), tiers)),
         Err(why) if job.requires_gpus() => Err(DeviceError::Unusable(why).into()),
         Err(why) => Err(Refusal::Unusable(why.into()).into()),
     }
+}
+
+/// Divides the rows of a job's tables between its only GPU and host memory, if the job says so, and checks that the
+/// host has memory for its part.
+fn divide(
+    job: &Job,
+    gpus: &OpenGpus,
+    source: &Source<'_>,
+    model: &Model,
+) -> Result<Option<Tiers>, TrainError> {
+    if job.host_memory_key().is_none() {
+        return Ok(None);
+    }
+    let free = gpus.free_bytes().map_err(|error| DeviceError::Unusable(UnusableGpus::from(error)))?;
+    let tiers = Tiers::of(job, model, source, free.into_iter().min().unwrap_or(0))?;
+    if let Some(tiers) = &tiers {
+        check_host_rows(job, tiers.report())?;
+    }
+    Ok(tiers)
 }
 
 fn counted(gpus: usize) -> String {
@@ -83,6 +109,8 @@ pub(super) struct Gpus {
     assignment: RankAssignment,
     /// The placement of tables, if there are several ranks.
     placed: Option<PlacedTables>,
+    /// How rows are divided between the only GPU and host memory, if host memory has some.
+    tiers: Option<Tiers>,
     /// The overlaps of an iteration.
     overlaps: Overlaps,
 }
@@ -104,7 +132,9 @@ impl Gpus {
         measured: &Measurements,
     ) -> Result<Self, GpuSelectionError> {
         let gpus = open(job, assignment, &model.spec)?;
-        let mut gpus = Self { gpus, assignment: assignment.clone(), placed: None, overlaps: Overlaps::ALL };
+        let tiers = divide(job, &gpus, &Source::Dataset(dataset), model)?;
+        let assignment = assignment.clone();
+        let mut gpus = Self { gpus, assignment, placed: None, tiers, overlaps: Overlaps::ALL };
         gpus.placed = gpus.place(job, dataset, model, measured)?;
         Ok(gpus)
     }
@@ -127,15 +157,18 @@ impl Gpus {
         model: &Model,
         measured: &Measurements,
     ) -> Result<InitializedDevice, GpuSelectionError> {
-        let Self { gpus, assignment, placed, overlaps } = self;
+        let Self { gpus, assignment, placed, tiers, overlaps } = self;
         let RankAssignment { processes, topology, .. } = &assignment;
         let several = processes.size() > 1;
         let plan = placed.as_ref().map(|placed| &placed.plan);
+        let tier = tiers.as_ref().map(|tiers| tiers.plan(job, dataset)).transpose();
+        let tier = tier.map_err(TrainError::from)?;
         let created = gpus.create(&ModelRequest {
             job,
             model,
             dataset,
             plan,
+            tier: tier.as_ref(),
             overlaps,
             nodes: topology.nodes(),
             processes: several.then_some(processes),
@@ -157,7 +190,8 @@ impl Gpus {
             device += &format!(" of {} processes", processes.size());
         }
         let name = format!("{device} ({}) in {}", gpus.name()?, job.device.precision_on_gpus().name());
-        Ok(InitializedDevice { backend, name, placements: InitializedDevice::placements(plan) })
+        let placements = InitializedDevice::placements(plan);
+        Ok(InitializedDevice { backend, name, placements, tier: tiers.map(|tiers| tiers.report().clone()) })
     }
 
     /// Places the tables of a job over several GPUs. All processes use the performance that the first one knows.

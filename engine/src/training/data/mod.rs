@@ -4,8 +4,11 @@ use std::path::Path;
 
 use rankine_base::Stop;
 use rankine_base::files::check_folder;
+use rankine_embedding::plan::TierReport;
 use rankine_engine_gpu::refusals;
-use rankine_job::{AverageSave, Conflict, DataFolders, DataSource, Generate, Job};
+use rankine_job::{
+    AverageSave, Conflict, DataFolders, DataSource, DeviceKind, Generate, Job, MemoryBudget, Ranks,
+};
 use rankine_launch::ProcessGroup;
 use rankine_model::ModelSpec;
 use rankine_model::translate;
@@ -20,9 +23,12 @@ use super::event::{Event, Observer};
 use super::features::{with_features, with_shape};
 use super::ids::with_ids;
 use super::processes::same_everywhere;
+use crate::planning::{Source, TierError, Tiers};
 
 mod stream;
 
+/// The exponent of the power law that ids are taken to follow if nothing is known of them.
+const USUAL_ALPHA: f64 = 1.1;
 /// Samples that are read at a time to find one with a weight.
 const WEIGHED_SAMPLES: usize = 4096;
 
@@ -193,6 +199,9 @@ pub struct Preview {
     pub spec: Option<ModelSpec>,
     /// Bytes of the tables and their optimizer state, if the columns are known.
     pub table_bytes: u64,
+    /// How rows are divided between a GPU and host memory, if the job says so, and it does not depend on the memory of
+    /// the GPU.
+    pub tier: Option<TierReport>,
 }
 
 /// Where a job's columns are known from.
@@ -212,18 +221,33 @@ pub enum Columns {
 /// [`TrainError::Data`] if the dataset is damaged, [`TrainError::Conflicts`] if the job does not suit it, or if GPUs do
 /// not support a job that requires them.
 pub fn preview(job: &Job) -> Result<Preview, TrainError> {
-    let (columns, schema) = match find_data(job)? {
-        JobData::Dataset(dataset) => (Columns::Dataset, dataset.schema().clone()),
-        JobData::Shape(schema) => (Columns::Shape, schema),
-        JobData::Unknown => return Ok(Preview { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
+    let data = find_data(job)?;
+    let columns = match &data {
+        JobData::Dataset(_) => Columns::Dataset,
+        JobData::Shape(_) => Columns::Shape,
+        JobData::Unknown => Columns::Unknown,
     };
-    let model = translate(job, &schema).map_err(TrainError::Conflicts)?;
-    job.id_rules(&schema).map_err(TrainError::Conflicts)?;
+    let Some(source) = data.source(job) else {
+        return Ok(Preview { columns, spec: None, table_bytes: 0, tier: None });
+    };
+    let schema = source.schema();
+    let model = translate(job, schema).map_err(TrainError::Conflicts)?;
+    job.id_rules(schema).map_err(TrainError::Conflicts)?;
     let refused = if job.requires_gpus() { refusals(job, &model.spec) } else { Vec::new() };
     if !refused.is_empty() {
         return Err(TrainError::Conflicts(refused));
     }
-    Ok(Preview { columns, table_bytes: model.table_bytes(), spec: Some(model.spec) })
+    let tiers = match job.embedding.device_memory {
+        Some(MemoryBudget::Auto) => None,
+        _ if job.device.kind == DeviceKind::Cpu || job.device.ranks != Ranks::ONE => None,
+        _ => match Tiers::of(job, &model, &source, 0) {
+            // The CPU may train it.
+            Err(TierError::Conflict(_)) if !job.requires_gpus() => None,
+            tiers => tiers?,
+        },
+    };
+    let tier = tiers.map(|tiers| tiers.report().clone());
+    Ok(Preview { columns, table_bytes: model.table_bytes(), spec: Some(model.spec), tier })
 }
 
 /// How much of a job's data exists.
@@ -236,6 +260,21 @@ pub enum JobData {
     Shape(Schema),
     /// Nothing.
     Unknown,
+}
+
+impl JobData {
+    /// Returns where the frequencies of rows come from, if the columns are known. Ids of a dataset that does not exist
+    /// are taken to follow the power law of a job that generates it, or the usual one.
+    pub fn source(&self, job: &Job) -> Option<Source<'_>> {
+        match self {
+            Self::Dataset(dataset) => Some(Source::Dataset(dataset)),
+            Self::Shape(schema) => {
+                let alpha = job.data.generate().map_or(USUAL_ALPHA, |generate| generate.alpha.get());
+                Some(Source::Law { schema, alpha })
+            }
+            Self::Unknown => None,
+        }
+    }
 }
 
 /// Looks for the data of a job, and generates none.

@@ -8,8 +8,8 @@ use rankine_engine_gpu::{CreateError, OpenError};
 /// What to do if a job is too large.
 const WAY_OUT: &str = "To make tables smaller, use embedding.dtype = \"bf16\", fewer rows \
 (data.generate.rows_cap, or hashing at conversion), a smaller model.embedding_dim, or a sparse optimizer with less \
-state per row; all other parts shrink with train.batch_size. With device.kind = \"cpu\" the job uses host memory \
-instead";
+state per row; all other parts shrink with train.batch_size. With embedding.device_memory = \"auto\", one GPU leaves \
+rows that are looked up least in host memory. With device.kind = \"cpu\" the job uses host memory instead";
 
 /// Why the device that a job asks for cannot train it.
 #[derive(Debug, thiserror::Error)]

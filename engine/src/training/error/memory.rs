@@ -2,6 +2,8 @@
 
 use bytesize::ByteSize;
 
+use crate::planning::SMALLER_TABLES;
+
 /// What of a model the free memory does not hold. All sizes are bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -21,6 +23,22 @@ pub enum MemoryError {
         free: u64,
         /// The name of the largest table.
         largest: String,
+    },
+    /// The rows of tables that a GPU does not store.
+    #[error(
+        "the rows in host memory take {}, and copies of a batch's rows {}, but {} of memory are free. Raise \
+         embedding.device_memory, or {SMALLER_TABLES}",
+        ByteSize(*rows),
+        ByteSize(*staging),
+        ByteSize(*free)
+    )]
+    ColdRows {
+        /// The rows, with their optimizer state.
+        rows: u64,
+        /// The regions through which rows are copied.
+        staging: u64,
+        /// Free memory.
+        free: u64,
     },
     /// The dense layers beside the tables.
     #[error(

@@ -20,7 +20,7 @@ use rankine_saved::SavedModelError;
 use rankine_topology::Rank;
 
 use super::start::Start;
-use crate::planning::PlacementError;
+use crate::planning::{PlacementError, TierError};
 use crate::source::SourceError;
 
 pub use bench::BenchError;
@@ -353,6 +353,15 @@ impl TrainError {
     /// Whether the state of training can still be read, and written to a checkpoint.
     pub(super) fn leaves_state(&self) -> bool {
         !self.is_loss() && !self.spoils_state() && !matches!(self, Self::Checkpoint(_))
+    }
+}
+
+impl From<TierError> for TrainError {
+    fn from(error: TierError) -> Self {
+        match error {
+            TierError::Data(error) => Self::Data(error),
+            TierError::Conflict(conflict) => Self::Conflicts(vec![conflict]),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rankine_job::{AucTarget, DeviceKind, Job};
+use rankine_job::{AucTarget, DeviceKind, Job, Tier};
 use rankine_reader::Part;
 use rankine_saved::{SavedModel, SavedModelError};
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub(super) enum FinishedRun {
 
 /// Settings that change neither what is learned nor how it is evaluated, beyond the rounding of other devices and
 /// placements: they may differ from those of a finished run. Data are compared by their contents.
-const FREE: [&str; 17] = [
+const FREE: [&str; 19] = [
     "name",
     "data",
     "checkpoint",
@@ -37,6 +37,8 @@ const FREE: [&str; 17] = [
     "embedding.exchange",
     "embedding.frequent_rows",
     "embedding.sample_samples",
+    "embedding.device_memory",
+    "embedding.host_memory",
     "train.log_every_steps",
     "eval.batch_size",
     "guard.skipped_in_a_row_max",
@@ -186,8 +188,10 @@ fn job_difference(path: &Path, summary: &Summary, job: &Job) -> Result<Option<St
     Ok(keys.into_iter().find_map(|key| first_difference(key, &value(&saved, key), &value(&own, key))))
 }
 
-/// The settings of a job by their keys, `a.b` each.
+/// The settings of a job by their keys, `a.b` each. Which memory has the rows of a table is left out.
 fn settings(job: &Job) -> BTreeMap<String, Value> {
+    let mut job = job.clone();
+    job.tables.iter_mut().for_each(|table| table.tier = Tier::default());
     let value: Value = toml::from_str(&job.to_toml()).expect("the effective job is TOML");
     let mut found = BTreeMap::new();
     let mut open = vec![(String::new(), value)];

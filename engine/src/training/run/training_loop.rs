@@ -85,7 +85,7 @@ impl<'a> TrainingLoop<'a> {
         if let (Some(run), Some(machine)) = (&run, &machine) {
             run.write_machine(machine)?;
         }
-        let InitializedDevice { mut backend, name: device, placements } =
+        let InitializedDevice { mut backend, name: device, placements, tier } =
             choice.initialize(job, dataset, model, threads, measured)?;
         let tuning = backend.tuning()?;
         run.as_ref().zip(tuning.as_ref()).map_or(Ok(()), |(run, record)| run.write_tuning(record))?;
@@ -110,7 +110,7 @@ impl<'a> TrainingLoop<'a> {
         // The reading mode that worked is not probed, and reported, again for each evaluation.
         let rung = batches.as_ref().map(|batches| batches.rung());
         io.mode = rung.map_or(io.mode, Into::into);
-        let in_use = DevicesInUse { name: device, topology, memory: backend.memory()?, placements };
+        let in_use = DevicesInUse { name: device, topology, memory: backend.memory()?, placements, tier };
         // The live page of the first process shows the tables, and its folder has them.
         let devices = RunDevices::new(backend.spec(), processes.is_first().then_some(dataset), in_use);
         if let Some(run) = &run {
