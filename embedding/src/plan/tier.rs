@@ -4,6 +4,8 @@
 //! ones, that a batch looks up. Fewer hot rows leave more room for landing regions and need more of it, so [`divide`]
 //! tries amounts of memory for hot rows, the largest first, until both fit.
 
+use std::iter;
+
 use serde::{Deserialize, Serialize};
 
 use super::hottest::{Segment, segments};
@@ -15,12 +17,15 @@ use crate::table::TableSpec;
 const VECTOR: usize = 4;
 /// Landing regions of a table on the device: of the batch before, of the one that is computed, and of the next one.
 pub const LANDING_REGIONS: u64 = 3;
-/// Regions in host memory through which rows are copied: two in each direction.
-pub const STAGING_REGIONS: u64 = 4;
+/// Regions in host memory through which rows are copied: one in each direction.
+pub const STAGING_REGIONS: u64 = 2;
 /// Landing regions that hold any batch may take one part of this many of the budget.
 const LANDING_PARTS: u64 = 4;
-/// Otherwise a region holds this many times the expected cold rows of a batch, and some more.
-const EXPECTED_TIMES: f64 = 2.0;
+/// Otherwise a region holds the largest of these multiples of the expected cold rows of a batch with which all regions
+/// take at most one part of `MULTIPLE_PARTS` of the budget, or the smallest, and some more rows.
+const MULTIPLES: [f64; 4] = [16.0, 8.0, 4.0, LEAST_MULTIPLE];
+const LEAST_MULTIPLE: f64 = 2.0;
+const MULTIPLE_PARTS: u64 = 8;
 const MORE_ROWS: u64 = 1024;
 /// How many amounts of memory for hot rows are tried, and how often some of what remains is added to the one found.
 const TRIED: u32 = 256;
@@ -152,12 +157,28 @@ impl DividedTable {
 }
 
 /// The size of landing regions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum LandingSize {
     /// Any batch fits.
     Any,
-    /// Batches fit that look up at most twice the expected cold rows.
-    Expected,
+    /// Batches fit that look up at most this many times the expected cold rows.
+    Expected(f64),
+}
+
+impl LandingSize {
+    /// All sizes, the largest first.
+    fn all() -> impl Iterator<Item = Self> {
+        iter::once(Self::Any).chain(MULTIPLES.into_iter().map(Self::Expected))
+    }
+
+    /// The most bytes that the regions may take of a budget.
+    fn most(self, budget: u64) -> u64 {
+        match self {
+            Self::Any => budget / LANDING_PARTS,
+            Self::Expected(LEAST_MULTIPLE) => budget,
+            Self::Expected(_) => budget / MULTIPLE_PARTS,
+        }
+    }
 }
 
 /// The tables to divide, with the rows that may be on either side.
@@ -211,8 +232,8 @@ impl<'a> Division<'a> {
             }
             table.missed_rows = table.missed_rows.max(0.0);
             table.landing_rows = table.cold_rows().min(input.lookups_max);
-            if landing == LandingSize::Expected {
-                let expected = (EXPECTED_TIMES * table.missed_rows).ceil() as u64 + MORE_ROWS;
+            if let LandingSize::Expected(times) = landing {
+                let expected = (times * table.missed_rows).ceil() as u64 + MORE_ROWS;
                 table.landing_rows = table.landing_rows.min(expected);
             }
             // Its rows take no more memory than its landing regions would.
@@ -236,8 +257,8 @@ fn device_bytes(divided: &[DividedTable]) -> (u64, u64) {
 /// budget, the device stores all rows of tables whose hottest rows it is to store. A batch has `batch_size` samples.
 ///
 /// A landing region of a table holds the cold rows of any batch: as many as the table has, but no more than a batch has
-/// look-ups. If such regions took more than a quarter of the budget, they hold at most twice the expected cold rows of
-/// a batch and 1024 more. A table whose cold rows would take no more memory than its landing regions stays whole.
+/// look-ups. If such regions took more than a quarter of the budget, they hold at most 16, 8, 4 or 2 times the expected
+/// cold rows of a batch and 1024 more: as many as fit an eighth of the budget, but at least twice as many. A table whose cold rows would take no more memory than its landing regions stays whole.
 ///
 /// # Errors
 /// [`BudgetTooSmall`].
@@ -249,12 +270,11 @@ pub fn divide(
     let division = Division::new(tables, batch_size);
     let Some(budget) = budget else { return Ok(division.with_room(f64::INFINITY, LandingSize::Any)) };
     let mut needed_bytes = u64::MAX;
-    for landing in [LandingSize::Any, LandingSize::Expected] {
+    for landing in LandingSize::all() {
         let mut fits = |divided: &[DividedTable]| {
             let (bytes, of_landing) = device_bytes(divided);
             needed_bytes = needed_bytes.min(bytes);
-            let is_small = landing == LandingSize::Expected || of_landing <= budget / LANDING_PARTS;
-            budget.checked_sub(bytes).filter(|_| is_small)
+            budget.checked_sub(bytes).filter(|_| of_landing <= landing.most(budget))
         };
         for part in (0..=TRIED).rev() {
             let mut room = budget as f64 * f64::from(part) / f64::from(TRIED);
@@ -436,27 +456,25 @@ mod tests {
                 })
                 .collect();
             let division = Division::new(&inputs, batch);
-            let fits = |room: f64, landing, part: u64| {
-                let (bytes, of_landing) = device_bytes(&division.with_room(room, landing));
-                (bytes <= budget && of_landing <= budget / part, bytes)
-            };
             let rooms = || (0..=256).map(|part| budget as f64 * f64::from(part) / 256.0);
-            let any = rooms().rfind(|&room| fits(room, LandingSize::Any, 4).0);
-            let expected = rooms().rfind(|&room| fits(room, LandingSize::Expected, 1).0);
-            let least = |landing| rooms().map(|room| fits(room, landing, 1).1).min().unwrap();
+            let bytes = |room: f64, landing| device_bytes(&division.with_room(room, landing));
+            let fits = |room: f64, landing: LandingSize| {
+                let (bytes, of_landing) = bytes(room, landing);
+                bytes <= budget && of_landing <= landing.most(budget)
+            };
+            let largest = |landing| rooms().rfind(|&room| fits(room, landing)).map(|room| (room, landing));
+            let least = |landing| rooms().map(|room| bytes(room, landing).0).min().unwrap();
             match divide(&inputs, batch, Some(budget)) {
                 Err(BudgetTooSmall { needed_bytes }) => {
-                    prop_assert!(any.is_none() && expected.is_none());
-                    let least = least(LandingSize::Any).min(least(LandingSize::Expected));
+                    prop_assert!(LandingSize::all().all(|landing| largest(landing).is_none()));
+                    let least = LandingSize::all().map(least).min().unwrap();
                     prop_assert!(needed_bytes == least && least > budget);
                 }
                 Ok(divided) => {
-                    let (bytes, of_landing) = device_bytes(&divided);
-                    prop_assert!(bytes <= budget);
-                    let landing = if any.is_some() { LandingSize::Any } else { LandingSize::Expected };
-                    prop_assert!(landing == LandingSize::Expected || of_landing <= budget / 4);
-                    let room = any.or(expected).unwrap();
-                    prop_assert!(bytes >= fits(room, landing, 1).1);
+                    let (found, of_landing) = device_bytes(&divided);
+                    let (room, landing) = LandingSize::all().find_map(largest).unwrap();
+                    prop_assert!(found <= budget && of_landing <= landing.most(budget));
+                    prop_assert!(found >= bytes(room, landing).0);
                 }
             }
         }
@@ -528,7 +546,7 @@ mod tests {
         let report = TierReport::new(std::iter::zip([&a, &b], &tables));
         assert_eq!((report.device_rows, report.device_bytes), (7, 3 * 16 + 4 * 32));
         assert_eq!((report.host_rows, report.host_bytes), (6, 6 * 32));
-        assert_eq!((report.landing_bytes, report.staging_bytes), (3 * 5 * 32, 4 * 5 * 32));
+        assert_eq!((report.landing_bytes, report.staging_bytes), (3 * 5 * 32, 2 * 5 * 32));
         assert_eq!((report.lookup_share, report.missed_rows, report.missed_bytes), (0.75, 2.5, 80.0));
         let second = &report.tables[1];
         assert_eq!((second.name.as_str(), second.lookup_share, second.host_bytes), ("8", 0.5, 192));

@@ -119,7 +119,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
         error => CommandError::from(error),
     };
-    let prepared = prepare(&job, &args, &machine).map_err(|error| error.unwrap_or_else(train_error))?;
+    let prepared =
+        prepare(&job, &args, topology, &machine).map_err(|error| error.unwrap_or_else(train_error))?;
     let Prepared { planning, origin, all_rows, train_bytes, tiers } = prepared;
     let batch_size = args.batch.map_or(u64::from(job.train.batch_size.get()), Count::get);
     if !args.sweep_nodes.is_empty() {
@@ -255,7 +256,7 @@ struct Prepared {
     tiers: Option<Tiers>,
 }
 
-fn prepare(job: &Job, args: &Args, machine: &Machine) -> Result<Prepared, PlanningError> {
+fn prepare(job: &Job, args: &Args, topology: Topology, machine: &Machine) -> Result<Prepared, PlanningError> {
     let data = training::find_data(job)?;
     let alpha = job.data.generate().map_or(args.alpha, |generate| generate.alpha).get();
     let (schema, source) = match &data {
@@ -306,7 +307,8 @@ fn prepare(job: &Job, args: &Args, machine: &Machine) -> Result<Prepared, Planni
             let batch = u32::try_from(batch.get()).ok().and_then(BatchSize::new);
             job.train.batch_size = batch.unwrap_or(job.train.batch_size);
         }
-        Tiers::of(&job, &model, &source, machine.memory_bytes).map_err(TrainError::from)?
+        Tiers::of(&job, &model, &source, (topology.ranks(), machine.memory_bytes))
+            .map_err(TrainError::from)?
     } else {
         None
     };

@@ -2,7 +2,7 @@
 //! without, so that none of them accepts what another one refuses.
 
 use rankine_embedding::TableSpec;
-use rankine_job::{Conflict, Exchange, Job, Optimizer, Placement};
+use rankine_job::{Conflict, Exchange, Job, Optimizer, Placement, Tier};
 use rankine_model::ModelSpec;
 
 use crate::refused_by_kernels;
@@ -36,14 +36,23 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         let why = format!("at most {GPUS_PER_NODE_MAX} GPUs per node are supported, not {each}: {ON_CPU}");
         refuse("device.ranks".into(), why);
     }
-    if ranks > 1 {
-        if let Some(key) = job.host_memory_key() {
-            let what = format!(
-                "rows in host memory are supported on one GPU only, not on {ranks}: remove embedding.device_memory and \
-                 tier = \"host\", or set device.ranks to 1"
-            );
-            refuse(key, what);
+    if let Some(key) = job.host_memory_key()
+        && ranks > 1
+    {
+        if job.device.nodes.count().is_some_and(|nodes| nodes.get() > 1) {
+            let why = "rows in host memory are supported on one node only: remove embedding.device_memory and tier = \
+            \"host\", or set device.nodes to 1";
+            refuse(key, why.into());
         }
+        for (key, table) in not_by_rows(job, spec) {
+            let why = format!(
+                "rows in host memory are not supported for tables that are replicated or column-wise, or whose owners \
+                 pool: set tier = \"device\" for table {table}, or another placement and exchange = \"rows\""
+            );
+            refuse(key, why);
+        }
+    }
+    if ranks > 1 {
         if job.device.tune {
             let why = "device.tune is not supported on several GPUs, which must all use the same algorithms: remove \
             it, or set device.tuning to the tuning.json of a run on one GPU with the batch size of one rank";
@@ -126,6 +135,29 @@ fn attended_beyond(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
         && let Some(column) = others.find(|column| attended(column))
     {
         found.push((EXCHANGE.into(), format!("`{column}`")));
+    }
+    found
+}
+
+/// Returns the tables that may have rows in host memory, but are placed so that they cannot: the key that says so, and
+/// the tables' names.
+fn not_by_rows(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
+    let cannot = |placement: Placement, exchange: Exchange| {
+        matches!(placement, Placement::Replicated | Placement::ColumnWise) || exchange == Exchange::Pooled
+    };
+    let (placement, exchange) = (job.embedding.placement, job.embedding.exchange);
+    let mut found = Vec::new();
+    if cannot(placement, exchange) && !spec.tables.is_empty() {
+        found.push(("embedding.placement".into(), format!("`{}` and others", spec.tables[0].name)));
+    }
+    for (number, table) in job.tables.iter().enumerate() {
+        let own = (table.placement.unwrap_or(placement), table.exchange.unwrap_or(exchange));
+        if table.tier != Tier::Device
+            && (table.placement.is_some() || table.exchange.is_some())
+            && cannot(own.0, own.1)
+        {
+            found.push((format!("table.{number}.placement"), format!("`{}`", table.columns.join("+"))));
+        }
     }
     found
 }

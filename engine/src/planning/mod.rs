@@ -133,7 +133,8 @@ impl Planning {
         }
     }
 
-    /// Makes the only rank store some rows of its tables, instead of all.
+    /// Makes ranks store some of their rows, instead of all. Tables with rows in host memory are hybrid, and their rows are
+    /// exchanged, unless the job says something else.
     pub fn with_tiers(mut self, tiers: &Tiers) -> Self {
         self.device_rows = tiers.device_rows().collect();
         self
@@ -152,7 +153,11 @@ impl Planning {
         let is_weighted = |feature: usize| self.model.spec.features[feature].weighted;
         let table = |number: usize| {
             let (spec, optimizer) = &self.tables[number];
-            let PlacementRequest { placement, exchange, frequent_rows } = self.requests[number];
+            let PlacementRequest { mut placement, mut exchange, frequent_rows } = self.requests[number];
+            if topology.ranks() > 1 && self.device_rows[number].is_some() {
+                placement = placement.or(Some(Placement::Hybrid));
+                exchange = exchange.or(Some(Exchange::Rows));
+            }
             TableInput {
                 spec,
                 rule: optimizer.rule,
@@ -213,8 +218,8 @@ pub fn machine_of_job(path: &Path, memory_bytes: u64, job: &Job) -> Result<Machi
         .map_err(|error| Conflict::new("device.machine", error.to_string()))
 }
 
-/// Plans which ranks of a machine store the tables of a training. The plan has one entry per table of
-/// [`Model::all_tables`].
+/// Plans which ranks of a machine store the tables of a training, some of whose rows may be in host memory. The plan has
+/// one entry per table of [`Model::all_tables`].
 ///
 /// # Errors
 /// See [`PlacementError`].
@@ -222,7 +227,7 @@ pub fn plan(
     job: &Job,
     model: &Model,
     dataset: &Dataset,
-    machine: &Machine,
+    (machine, tiers): (&Machine, Option<&Tiers>),
 ) -> Result<EmbeddingPlan, PlacementError> {
     let topology = job.topology()?;
     if topology.ranks() == 1 {
@@ -231,8 +236,8 @@ pub fn plan(
     }
     let statistics = statistics(job, &Source::Dataset(dataset))?;
     let batch_size = u64::from(job.train.batch_size.get());
-    let planned = Planning::new(job, model, statistics).plan(topology, machine, batch_size);
-    Ok(planned?.plan)
+    let planning = tiers.into_iter().fold(Planning::new(job, model, statistics), Planning::with_tiers);
+    Ok(planning.plan(topology, machine, batch_size)?.plan)
 }
 
 /// Returns the bytes of host memory per rank if all ranks are threads of one process on this machine. It is a share of

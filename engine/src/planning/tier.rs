@@ -1,4 +1,4 @@
-//! How the rows of a job's tables are divided between a GPU and host memory, by the budgets of the job and how often
+//! How the rows of a job's tables are divided between GPUs and host memory, by the budgets of the job and how often
 //! the rows are looked up. Training, `rankine plan` and `rankine check` all use [`Tiers::of`].
 
 use bytesize::ByteSize;
@@ -20,9 +20,10 @@ use super::statistics::{Source, law, statistics};
 /// take memory that is not estimated.
 const RESERVED_PARTS: u64 = 16;
 
-/// How the rows of a model's tables are divided between a GPU and host memory.
+/// How the rows of a model's tables are divided between the GPUs of a node and host memory.
 #[derive(Debug, Clone)]
 pub struct Tiers {
+    ranks: usize,
     /// The tables without those of first-order terms, with the features that look them up.
     tables: Vec<(DividedTable, Vec<usize>)>,
     first_order_tables: usize,
@@ -41,8 +42,8 @@ pub enum TierError {
 }
 
 impl Tiers {
-    /// Divides the rows of the tables of a job that one GPU with `memory_bytes` bytes of memory trains; `None` if the
-    /// GPU stores all rows.
+    /// Divides the rows of the tables of a job that `ranks` GPUs train, each with `memory_bytes` bytes of memory; `None`
+    /// if they store all rows. Rows take turns among the ranks, so each has about the same share of both kinds.
     ///
     /// # Errors
     /// [`TierError::Conflict`] if nobody counted the rows of the dataset, or a budget is too small.
@@ -50,7 +51,7 @@ impl Tiers {
         job: &Job,
         model: &Model,
         source: &Source<'_>,
-        memory_bytes: u64,
+        (ranks, memory_bytes): (usize, u64),
     ) -> Result<Option<Self>, TierError> {
         if job.host_memory_key().is_none() {
             return Ok(None);
@@ -80,10 +81,13 @@ impl Tiers {
         let inputs: Vec<_> = (0..tables.len()).map(input).collect();
         let first_order_bytes: u64 =
             first_order.iter().map(|(spec, optimizer)| spec.rows * row_bytes(spec, optimizer.rule)).sum();
-        let budget = budget(job, model, schema, source, memory_bytes)?;
+        let budget = budget(job, model, schema, source, (ranks, memory_bytes))?;
+        let budget = budget.map(|budget| budget.saturating_mul(ranks as u64));
         let of_rows = budget.map(|budget| budget.saturating_sub(first_order_bytes));
         let divided = divide(&inputs, batch_size, of_rows).map_err(|BudgetTooSmall { needed_bytes }| {
-            let (budget, needed) = (budget.unwrap_or(0), needed_bytes.saturating_add(first_order_bytes));
+            let of_rank = |bytes: u64| bytes.div_ceil(ranks as u64);
+            let budget = of_rank(budget.unwrap_or(0));
+            let needed = of_rank(needed_bytes.saturating_add(first_order_bytes));
             budget_too_small(job, budget, needed)
         })?;
         if divided.iter().all(|table| table.cold_rows() == 0) {
@@ -92,7 +96,8 @@ impl Tiers {
         let report = TierReport::new(tables.iter().map(|table| &table.0).zip(&divided));
         check_host_budget(job, &report)?;
         let first_order_tables = first_order.len();
-        Ok(Some(Self { tables: std::iter::zip(divided, features).collect(), first_order_tables, report }))
+        let tables = std::iter::zip(divided, features).collect();
+        Ok(Some(Self { ranks, tables, first_order_tables, report }))
     }
 
     /// Returns the rows and bytes of each tier.
@@ -122,9 +127,13 @@ impl Tiers {
         Ok(TierPlan { tables: tables.collect::<Result<_, TierError>>()? })
     }
 
-    /// Returns how many rows of each table of [`Model::all_tables`] a GPU has memory for, landing regions included.
+    /// Returns how many rows of each table of [`Model::all_tables`] a GPU has memory for, landing regions included;
+    /// `None` if all rows stay on the GPUs.
     pub(super) fn device_rows(&self) -> impl Iterator<Item = Option<u64>> + '_ {
-        let of_tables = self.tables.iter().map(|(table, _)| Some(table.device_bytes() / table.row_bytes));
+        let of_table =
+            |table: &DividedTable| (table.device_bytes() / table.row_bytes).div_ceil(self.ranks as u64);
+        let of_tables =
+            self.tables.iter().map(move |(table, _)| (table.cold_rows() > 0).then(|| of_table(table)));
         of_tables.chain((0..self.first_order_tables).map(|_| None))
     }
 }
@@ -197,7 +206,7 @@ fn budget(
     model: &Model,
     schema: &Schema,
     source: &Source<'_>,
-    memory_bytes: u64,
+    (ranks, memory_bytes): (usize, u64),
 ) -> Result<Option<u64>, TierError> {
     match &job.embedding.device_memory {
         None => return Ok(None),
@@ -210,11 +219,12 @@ fn budget(
     let machine = Machine { vector_element_bytes, ..Machine::h200() };
     let batch_size = u64::from(job.train.batch_size.get());
     let sharded = job.device.dense_update == DenseUpdate::Sharded;
-    let rest = rest(model, ids.sum(), batch_size, Topology::ONE, &machine, sharded).memory.bytes();
+    let topology = Topology::new(ranks, 1).unwrap_or(Topology::ONE);
+    let rest = rest(model, ids.sum(), batch_size, topology, &machine, sharded).memory.bytes();
     let cached = match source {
         Source::Dataset(dataset) if job.data.cache == DataCache::Gpu => {
             let part = dataset.part(Part::Train)?;
-            part.blocks.iter().map(|block| u64::from(block.bytes)).sum()
+            part.blocks.iter().map(|block| u64::from(block.bytes)).sum::<u64>() / ranks as u64
         }
         _ => 0,
     };
@@ -345,7 +355,7 @@ mod tests {
             let sets = if tables.is_empty() { vec![budget] } else { vec![budget, shared] };
             let job = job(home.path(), &sets);
             let model = translate(&job, dataset.schema()).unwrap();
-            let tiers = Tiers::of(&job, &model, &Source::Dataset(&dataset), 0).unwrap().unwrap();
+            let tiers = Tiers::of(&job, &model, &Source::Dataset(&dataset), (1, 0)).unwrap().unwrap();
             let plan = tiers.plan(&job, &dataset).unwrap();
             // Three tables of first-order terms, whose rows have a weight and a sum.
             assert_eq!(plan.tables.len(), columns.len() + 3);
@@ -392,7 +402,7 @@ mod tests {
         let of = |memory: u64, sets: &[&str]| {
             let job = job(home.path(), sets);
             let model = translate(&job, dataset.schema()).unwrap();
-            let tiers = Tiers::of(&job, &model, &Source::Dataset(&dataset), memory);
+            let tiers = Tiers::of(&job, &model, &Source::Dataset(&dataset), (1, memory));
             tiers.map(|tiers| tiers.map(|tiers| (tiers.plan(&job, &dataset).unwrap(), tiers.report)))
         };
         let refused = |sets: &[&str]| of(0, sets).unwrap_err().to_string();

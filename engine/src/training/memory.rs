@@ -43,19 +43,29 @@ pub fn check_scoring_memory(job: &Job, spec: &ModelSpec) -> Result<(), MemoryErr
 
 /// Refuses rows in host memory that it does not hold. If the job says how much memory they may take, only the limit of
 /// the cgroup counts: the memory of some machines grows as it is used.
-pub(super) fn check_host_rows(job: &Job, report: &TierReport) -> Result<(), MemoryError> {
+pub(super) fn check_host_rows(
+    job: &Job,
+    report: &TierReport,
+    share: (usize, usize),
+) -> Result<(), MemoryError> {
     match system::memory() {
-        Some(memory) => check_host_rows_of(&memory, job, report),
+        Some(memory) => check_host_rows_of(&memory, job, report, share),
         None => Ok(()),
     }
 }
 
-fn check_host_rows_of(memory: &system::Memory, job: &Job, report: &TierReport) -> Result<(), MemoryError> {
+fn check_host_rows_of(
+    memory: &system::Memory,
+    job: &Job,
+    report: &TierReport,
+    (own, ranks): (usize, usize),
+) -> Result<(), MemoryError> {
     let free = match job.embedding.host_memory {
         Some(_) => memory.cgroup_limit_bytes.unwrap_or(u64::MAX),
         None => memory.usable_bytes(),
     };
-    let (rows, staging) = (report.host_bytes, report.staging_bytes);
+    let of_own = |bytes: u64| (u128::from(bytes) * own as u128 / ranks as u128) as u64;
+    let (rows, staging) = (of_own(report.host_bytes), of_own(report.staging_bytes));
     if rows.saturating_add(staging) > free {
         return Err(MemoryError::ColdRows { rows, staging, free });
     }
@@ -189,7 +199,8 @@ mod tests {
             missed_bytes: 0.0,
             tables: Vec::new(),
         };
-        let fits = |memory: &system::Memory, sets: &[&str]| check_host_rows_of(memory, &job(sets), &report);
+        let fits =
+            |memory: &system::Memory, sets: &[&str]| check_host_rows_of(memory, &job(sets), &report, (1, 1));
         assert!(fits(&memory(8 << 20, None), &[]).is_ok());
         let error = fits(&memory((8 << 20) - 1, None), &[]).unwrap_err().to_string();
         assert!(

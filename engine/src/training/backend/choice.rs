@@ -142,7 +142,7 @@ fn plan_for_cpu(job: &Job, dataset: &Dataset, model: &Model) -> Result<Option<Em
         Some(path) => planning::machine_of_job(path, memory, job).map_err(DeviceError::Machine)?,
         None => Machine::cpu(memory),
     };
-    let plan = || planning::plan(job, model, dataset, &machine);
+    let plan = || planning::plan(job, model, dataset, (&machine, None));
     let plan = (topology.ranks() > 1).then(plan).transpose()?;
     check_memory(job, model, plan.as_ref())?;
     Ok(plan)

@@ -59,11 +59,12 @@ pub(super) fn device_of(
     model: &Model,
 ) -> Result<(String, Option<Tiers>), GpuSelectionError> {
     let gpus = open(job, assignment, &model.spec)?;
-    let tiers = divide(job, &gpus, source, model)?;
+    let tiers = divide(job, &gpus, assignment, source, model)?;
     let tables = match &tiers {
         Some(tiers) => tiers.report().device_bytes + tiers.report().landing_bytes,
-        None => model.table_bytes() / gpus.count().max(1) as u64,
+        None => model.table_bytes(),
     };
+    let tables = tables / gpus.count().max(1) as u64;
     let check = || -> Result<(), UnusableGpus> {
         gpus.check_libraries(job, assignment.topology.nodes())?;
         match gpus.free_bytes()?.into_iter().find(|&free| tables > free) {
@@ -78,11 +79,12 @@ pub(super) fn device_of(
     }
 }
 
-/// Divides the rows of a job's tables between its only GPU and host memory, if the job says so, and checks that the
-/// host has memory for its part.
+/// Divides the rows of a job's tables between its GPUs and host memory, if the job says so, and checks that the host has
+/// memory for its part.
 fn divide(
     job: &Job,
     gpus: &OpenGpus,
+    assignment: &RankAssignment,
     source: &Source<'_>,
     model: &Model,
 ) -> Result<Option<Tiers>, TrainError> {
@@ -90,9 +92,10 @@ fn divide(
         return Ok(None);
     }
     let free = gpus.free_bytes().map_err(|error| DeviceError::Unusable(UnusableGpus::from(error)))?;
-    let tiers = Tiers::of(job, model, source, free.into_iter().min().unwrap_or(0))?;
+    let of_rank = (assignment.topology.ranks(), free.into_iter().min().unwrap_or(0));
+    let tiers = Tiers::of(job, model, source, of_rank)?;
     if let Some(tiers) = &tiers {
-        check_host_rows(job, tiers.report())?;
+        check_host_rows(job, tiers.report(), (gpus.count(), assignment.topology.ranks()))?;
     }
     Ok(tiers)
 }
@@ -109,7 +112,7 @@ pub(super) struct Gpus {
     assignment: RankAssignment,
     /// The placement of tables, if there are several ranks.
     placed: Option<PlacedTables>,
-    /// How rows are divided between the only GPU and host memory, if host memory has some.
+    /// How rows are divided between the GPUs and host memory, if host memory has some.
     tiers: Option<Tiers>,
     /// The overlaps of an iteration.
     overlaps: Overlaps,
@@ -132,7 +135,7 @@ impl Gpus {
         measured: &Measurements,
     ) -> Result<Self, GpuSelectionError> {
         let gpus = open(job, assignment, &model.spec)?;
-        let tiers = divide(job, &gpus, &Source::Dataset(dataset), model)?;
+        let tiers = divide(job, &gpus, assignment, &Source::Dataset(dataset), model)?;
         let assignment = assignment.clone();
         let mut gpus = Self { gpus, assignment, placed: None, tiers, overlaps: Overlaps::ALL };
         gpus.placed = gpus.place(job, dataset, model, measured)?;
@@ -221,7 +224,7 @@ impl Gpus {
         let machine = processes.of_first("the measured performance of the GPUs", machine.as_bytes())?;
         let machine = String::from_utf8_lossy(&machine).into_owned();
         let planned_with = planning::parse_machine(&machine, precision).map_err(DeviceError::MachineText)?;
-        let plan = planning::plan(job, model, dataset, &planned_with)?;
+        let plan = planning::plan(job, model, dataset, (&planned_with, self.tiers.as_ref()))?;
         Ok(Some(PlacedTables { plan, machine }))
     }
 }

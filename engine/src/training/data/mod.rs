@@ -239,8 +239,8 @@ pub fn preview(job: &Job) -> Result<Preview, TrainError> {
     }
     let tiers = match job.embedding.device_memory {
         Some(MemoryBudget::Auto) => None,
-        _ if job.device.kind == DeviceKind::Cpu || job.device.ranks != Ranks::ONE => None,
-        _ => match Tiers::of(job, &model, &source, 0) {
+        _ if job.device.kind == DeviceKind::Cpu || job.device.ranks == Ranks::Auto => None,
+        _ => match Tiers::of(job, &model, &source, (job.device.ranks.get() as usize, 0)) {
             // The CPU may train it.
             Err(TierError::Conflict(_)) if !job.requires_gpus() => None,
             tiers => tiers?,
