@@ -14,8 +14,12 @@ use crate::tier::HotRows;
 
 /// Rows and each kind of their state have room for a multiple of this many elements.
 const ALIGN_ELEMENTS: usize = 4;
-/// Rows that one task copies.
-const ROWS_PER_TASK: usize = 256;
+/// Rows that one task copies: few, because each waits for memory, and a batch has only some ten thousand.
+const ROWS_PER_TASK: usize = 64;
+/// How many rows before it is copied a row is loaded into the cache.
+const ROWS_AHEAD: usize = 8;
+/// Words of a line of the cache.
+const LINE_WORDS: usize = 16;
 
 /// The cold rows of a table with their optimizer state, in ascending order and in the device's layout.
 #[derive(Debug)]
@@ -83,42 +87,99 @@ impl ColdRows {
         &mut self.data[numbers.start as usize * words..numbers.end as usize * words]
     }
 
-    /// Copies rows one after another to `to`, by their numbers; not those of which `absent` is 0, which leave gaps.
-    ///
-    /// # Panics
-    /// If there is no such row.
-    pub fn gather(&self, numbers: &[u32], absent: &[u32], to: &mut [f32]) {
-        let words = self.layout.words;
-        let rows = numbers.par_chunks(ROWS_PER_TASK).zip(absent.par_chunks(ROWS_PER_TASK));
-        rows.zip(to.par_chunks_mut(ROWS_PER_TASK * words)).for_each(|((numbers, absent), to)| {
-            for ((&number, &absent), to) in numbers.iter().zip(absent).zip(to.chunks_exact_mut(words)) {
-                if absent != 0 {
-                    to.copy_from_slice(self.words(number.into()..u64::from(number) + 1));
-                }
-            }
-        });
+    /// Loads the words of a row into the cache, so that several rows are on their way from memory at once.
+    fn prefetch(&self, number: u32) {
+        let first = number as usize * self.layout.words;
+        if let Some(row) = self.data.get(first..first + self.layout.words) {
+            row.chunks(LINE_WORDS).for_each(prefetch);
+        }
     }
+}
 
-    /// Copies rows back from `from`, in which they are one after another. Their numbers must ascend.
-    ///
-    /// # Panics
-    /// If there is no such row, or numbers do not ascend.
-    pub fn scatter(&mut self, numbers: &[u32], from: &[f32]) {
-        let words = self.layout.words;
-        // Each task gets the part of the memory that has its rows.
-        let (mut tasks, mut left, mut begin) = (Vec::new(), &mut self.data[..], 0);
+/// Cold rows that are wanted one after another.
+#[derive(Debug)]
+pub struct Gathering<'a> {
+    /// The rows of a part.
+    pub rows: &'a ColdRows,
+    /// The numbers of the rows that are wanted.
+    pub numbers: &'a [u32],
+    /// For each of them, 0 if it is left out, which leaves a gap.
+    pub absent: &'a [u32],
+    /// Where they are copied to.
+    pub to: &'a mut [f32],
+}
+
+/// Copies rows of several parts, with all threads.
+///
+/// # Panics
+/// If there is no such row, or not as much room.
+pub fn gather(parts: Vec<Gathering<'_>>) {
+    let tasks = parts.into_iter().flat_map(|Gathering { rows, numbers, absent, to }| {
+        let of_task = numbers.chunks(ROWS_PER_TASK).zip(absent.chunks(ROWS_PER_TASK));
+        let words = rows.layout.words;
+        of_task.zip(to.chunks_mut(ROWS_PER_TASK * words)).map(move |(task, to)| (rows, task, to))
+    });
+    tasks.collect::<Vec<_>>().into_par_iter().for_each(|(rows, (numbers, absent), to)| {
+        let words = rows.layout.words;
+        numbers.iter().take(ROWS_AHEAD).for_each(|&number| rows.prefetch(number));
+        for (at, (to, &number)) in to.chunks_exact_mut(words).zip(numbers).enumerate() {
+            numbers.get(at + ROWS_AHEAD).iter().for_each(|&&ahead| rows.prefetch(ahead));
+            if absent[at] != 0 {
+                to.copy_from_slice(rows.words(number.into()..u64::from(number) + 1));
+            }
+        }
+    });
+}
+
+/// Cold rows that come back.
+#[derive(Debug)]
+pub struct Scattering<'a> {
+    /// The rows of a part.
+    pub rows: &'a mut ColdRows,
+    /// The numbers of those that come back, ascending.
+    pub numbers: &'a [u32],
+    /// Their new contents, one after another.
+    pub from: &'a [f32],
+}
+
+/// Copies rows of several parts back, with all threads.
+///
+/// # Panics
+/// If there is no such row, or numbers do not ascend.
+pub fn scatter(parts: Vec<Scattering<'_>>) {
+    // Each task gets the part of the memory that has its rows.
+    let mut tasks = Vec::new();
+    for Scattering { rows, numbers, from } in parts {
+        let words = rows.layout.words;
+        let (mut left, mut begin) = (&mut rows.data[..], 0);
         for (numbers, from) in numbers.chunks(ROWS_PER_TASK).zip(from.chunks(ROWS_PER_TASK * words)) {
             let end = numbers.last().map_or(begin, |&number| number as usize + 1);
             let (own, behind) = left.split_at_mut((end - begin) * words);
-            tasks.push((begin, own, numbers, from));
+            tasks.push((begin, own, words, numbers, from));
             (left, begin) = (behind, end);
         }
-        tasks.into_par_iter().for_each(|(begin, own, numbers, from)| {
-            for (&number, from) in numbers.iter().zip(from.chunks_exact(words)) {
-                own[(number as usize - begin) * words..][..words].copy_from_slice(from);
-            }
-        });
     }
+    tasks.into_par_iter().for_each(|(begin, own, words, numbers, from)| {
+        let first = |number: u32| (number as usize - begin) * words;
+        for (at, (&number, from)) in numbers.iter().zip(from.chunks_exact(words)).enumerate() {
+            if let Some(&ahead) = numbers.get(at + ROWS_AHEAD) {
+                own[first(ahead)..][..words].chunks(LINE_WORDS).for_each(prefetch);
+            }
+            own[first(number)..][..words].copy_from_slice(from);
+        }
+    });
+}
+
+/// Loads a line into the cache.
+fn prefetch(line: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: the instruction does nothing but load a line, and the address is valid.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 #[cfg(test)]
@@ -166,12 +227,12 @@ mod tests {
         let wanted: Vec<u32> = (0..5000).filter(|number| number % 3 == 1).collect();
         let mut staged = vec![-1.0; wanted.len() * 4];
         let absent: Vec<u32> = wanted.iter().map(|number| u32::from(number % 2 == 0)).collect();
-        cold.gather(&wanted, &absent, &mut staged);
+        gather(vec![Gathering { rows: &cold, numbers: &wanted, absent: &absent, to: &mut staged }]);
         for (number, staged) in wanted.iter().zip(staged.chunks_exact_mut(4)) {
             assert_eq!(staged[3], if number % 2 == 0 { *number as f32 } else { -1.0 });
             staged.fill(-f64::from(*number) as f32);
         }
-        cold.scatter(&wanted, &staged);
+        scatter(vec![Scattering { rows: &mut cold, numbers: &wanted, from: &staged }]);
         for number in 0..spec.rows {
             let expected = if number % 3 == 1 { -(number as f32) } else { number as f32 };
             assert_eq!(cold.words(number..number + 1), [expected; 4]);

@@ -11,10 +11,12 @@
 
 use std::ops::AddAssign;
 
+use serde::Serialize;
+
 mod cold_rows;
 mod hot_rows;
 
-pub use cold_rows::ColdRows;
+pub use cold_rows::{ColdRows, Gathering, Scattering, gather, scatter};
 pub use hot_rows::HotRows;
 
 /// Which rows of a model's tables a device stores.
@@ -41,7 +43,7 @@ impl TableTier {
 }
 
 /// What was copied between devices and host memory.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct TierTraffic {
     /// Batches.
     pub batches: u64,

@@ -13,7 +13,7 @@ use rankine_cuda::{Device, Lane, Moment, PinnedBuffer, Pointer};
 use super::divided_part::{DividedPart, Place};
 use super::{HostLists, Region};
 use crate::cuda::error::Result;
-use crate::tier::TierTraffic;
+use crate::tier::{ColdRows, Gathering, Scattering, TierTraffic, gather, scatter};
 
 /// The copies, and how far they are.
 #[derive(Debug)]
@@ -73,13 +73,15 @@ impl Carrier {
     ) -> Result<()> {
         if let Some(slot) = self.returning.take() {
             self.copied.synchronize()?;
-            let lists = &regions[slot].lists;
-            for part in parts {
-                let (list, rows) = of_part(part.place, lists);
-                let mut cold = part.cold_mut();
-                let words = staged(part.place, list.len(), cold.layout().words);
-                cold.scatter(&rows.0[list], &self.returned.elements()[words]);
-            }
+            let mut rows: Vec<_> = parts.iter().map(DividedPart::cold_mut).collect();
+            let returned = self.returned.elements();
+            let scattering = |(part, rows): (&DividedPart, _)| {
+                let (list, (numbers, _)) = of_part(part.place, &regions[slot].lists);
+                let rows: &mut ColdRows = rows;
+                let words = staged(part.place, list.len(), rows.layout().words);
+                Scattering { rows, numbers: &numbers[list], from: &returned[words] }
+            };
+            scatter(parts.iter().zip(rows.iter_mut().map(|rows| &mut **rows)).map(scattering).collect());
         }
         let Some(slot) = self.learned.take() else { return Ok(()) };
         for part in parts {
@@ -115,7 +117,10 @@ impl Carrier {
         self.landed.synchronize()?;
         self.count_wait()?;
         self.traffic.batches += 1;
-        for part in parts {
+        let rows: Vec<_> = parts.iter().map(DividedPart::cold).collect();
+        let (mut gathering, mut uploads) = (Vec::new(), Vec::new());
+        let (mut left, mut begin) = (self.gathered.elements_mut(), 0);
+        for (part, rows) in parts.iter().zip(&rows) {
             let (list, (numbers, absent)) = of_part(part.place, lists);
             let (numbers, absent) = (&numbers[list.clone()], &absent[list.clone()]);
             let missing = absent.iter().filter(|&&absent| absent != 0).count();
@@ -124,14 +129,17 @@ impl Carrier {
             if missing == 0 {
                 continue;
             }
-            let cold = part.cold();
-            let row_words = cold.layout().words;
-            let words = staged(part.place, list.len(), row_words);
-            let gathered = &mut self.gathered.elements_mut()[words];
-            cold.gather(numbers, absent, gathered);
-            let bytes: &[u8] = bytemuck::cast_slice(gathered);
+            let words = staged(part.place, list.len(), rows.layout().words);
+            let (own, behind) = left.split_at_mut(words.end - begin);
+            let to = &mut own[words.start - begin..];
+            (left, begin) = (behind, words.end);
+            uploads.push((words, region(part.place, slot, rows.layout().words, storage)));
+            gathering.push(Gathering { rows, numbers, absent, to });
+        }
+        gather(gathering);
+        for (words, to) in uploads {
+            let bytes: &[u8] = bytemuck::cast_slice(&self.gathered.elements()[words]);
             self.traffic.bytes_to_device += bytes.len() as u64;
-            let to = region(part.place, slot, row_words, storage);
             // SAFETY: the region has room for as many rows, and no step uses it before it has waited for them; the
             // page-locked memory is not changed before they have landed.
             unsafe { self.to_device.upload_bytes(bytes, to.cast()) }?;

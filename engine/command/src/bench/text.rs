@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 
 use bytesize::ByteSize;
+use rankine_embedding::TierTraffic;
 use rankine_engine::training::{
     Ceilings, EvalBench, Input, MeasuredPhase, MemoryPart, PowerSummary, Reading, TimeToAuc, TimedEvaluation,
     Times, TraceSummary, TrainBench,
@@ -106,6 +107,9 @@ impl Display for Steps<'_> {
             writeln!(f, "  before            {before:.3}{note}; now {}", change(before, now))?;
         }
         writeln!(f, "samples/s           {:.0}, {} per step", bench.samples_per_second, bench.batch_size)?;
+        if let Some(tier) = &bench.tier {
+            writeln!(f, "rows from the host  {}", rows_from_host(tier))?;
+        }
         if let Some(power) = &bench.power {
             writeln!(f, "power               {}", power_of(power))?;
         }
@@ -232,6 +236,20 @@ impl Display for Rungs<'_> {
     }
 }
 
+/// What a batch copies between GPUs and host memory.
+fn rows_from_host(tier: &TierTraffic) -> String {
+    let each = |total: u64| total as f64 / tier.batches.max(1) as f64;
+    let TierTraffic { cold_rows, forwarded_rows, bytes_to_device, bytes_to_host, waited_s, batches } = *tier;
+    format!(
+        "{:.0} per batch, of which {:.0} are on the GPU; {:.1} MB to the GPU, {:.1} MB back; a step waited {:.3} ms",
+        each(cold_rows),
+        each(forwarded_rows),
+        each(bytes_to_device) / 1e6,
+        each(bytes_to_host) / 1e6,
+        1e3 * waited_s / batches.max(1) as f64
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use rankine_engine::training::DeviceMemory;
@@ -265,6 +283,7 @@ mod tests {
             loss_at_begin: Some(0.7),
             loss_at_end: Some(0.6),
             memory: None,
+            tier: None,
             power: None,
             ceilings: None,
             phases: Vec::new(),
@@ -274,6 +293,18 @@ mod tests {
 
     #[test]
     fn a_benchmark_of_training_has_these_lines() {
+        let tier = TierTraffic {
+            batches: 10,
+            cold_rows: 12_345,
+            forwarded_rows: 54,
+            bytes_to_device: 123_000_000,
+            bytes_to_host: 125_000_000,
+            waited_s: 0.02,
+        };
+        assert_eq!(
+            rows_from_host(&tier),
+            "1234 per batch, of which 5 are on the GPU; 12.3 MB to the GPU, 12.5 MB back; a step waited 2.000 ms"
+        );
         let text = "device              the CPU\n\
                     input               1000 samples read with pread; waited 12.3% of the time\n\
                     ms/step             1.000 (p10 1.125, p99 1.250, mean 1.500), 9 steps\n\

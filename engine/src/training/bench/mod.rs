@@ -106,6 +106,7 @@ pub fn bench_train(
         };
         let Measurement { input, samples, host_ms, device_ms, losses, seconds, power, trace } = measured;
         let power = PowerUse::of_all(power, processes)?.summary(samples);
+        let tier = backend.tier_traffic()?;
         let times = backend.profile().map(Profile::time_phases).transpose()?;
         let (phases, ceilings) =
             times.map_or((Vec::new(), None), |(phases, ceilings)| (phases, Some(ceilings)));
@@ -130,6 +131,7 @@ pub fn bench_train(
             loss_at_begin: loss.map(|[begin, _]| begin),
             loss_at_end: loss.map(|[_, end]| end),
             memory: DeviceMemory::fullest(memory),
+            tier,
             power,
             ceilings,
             phases,

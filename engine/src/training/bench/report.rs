@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use rankine_backend::{Ceilings, DeviceMemory, MeasuredPhase};
+use rankine_embedding::TierTraffic;
 
 use crate::training::power::PowerSummary;
 
@@ -41,6 +42,10 @@ pub struct TrainBench {
     pub loss_at_end: Option<f64>,
     /// The device memory that the job uses, if the device has its own.
     pub memory: Option<DeviceMemory>,
+    /// What was copied between the GPUs of this process and host memory, warm-up included; absent if the GPUs store all
+    /// rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierTraffic>,
     /// The power of the GPUs during these steps; absent on the CPU, and without NVML.
     pub power: Option<PowerSummary>,
     /// The ceilings of the GPU, measured in this run.
