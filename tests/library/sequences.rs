@@ -326,9 +326,6 @@ fn commands_show_and_refuse_sequences() {
     run(["predict", "--run", &run_dir, "--data", &other, "--part", "train", "--out", &out])
         .with(USAGE)
         .says(&["it has no sequences, but the model was trained on the sequence clicks of items and shops"]);
-    run(["export", &run_dir, "--format", "onnx", "--out", &place.word("onnx")])
-        .with(USAGE)
-        .says(&["attention over the sequence clicks, which cannot be exported to ONNX"]);
 
     for (sets, words) in [
         (DIN.replace("clicks", "click"), "the dataset has no sequence `click`: did you mean `clicks`?"),

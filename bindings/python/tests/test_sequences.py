@@ -1,14 +1,16 @@
-"""Sequences with attention: converted, encoded by workers, trained, pushed and scored."""
+"""Sequences with attention: converted, encoded by workers, trained, pushed, scored and exported as ONNX."""
 
 import filecmp
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import onnxruntime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import JOB
+from conftest import JOB, command
 
 import rankine
 
@@ -157,3 +159,42 @@ def test_pushed_rows_are_trained_on_as_the_dataset(place: Path) -> None:
     for first in range(0, TRAIN_ROWS, 64):
         trainer.step(piece(columns, first, min(first + 64, TRAIN_ROWS)))
     assert trainer.finish()["eval"]["auc"] == expected["eval"]["auc"]
+
+
+def padded(offsets: npt.NDArray[Any], ids: npt.NDArray[Any], width: int) -> npt.NDArray[np.int64]:
+    """Puts the ids of each row into a row of a matrix. What follows them must not matter."""
+    matrix = np.resize(np.array([-7, 10**12, 0, 3]), (len(offsets) - 1, width))
+    matrix[np.arange(width) < np.diff(offsets)[:, None]] = ids
+    return matrix
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("layout", ["padded", "offsets"])
+def test_onnx_runtime_has_the_probabilities_of_the_ranker(place: Path, kind: str, layout: str) -> None:
+    run, folder = place / f"{kind}-{layout}", place / f"onnx-{kind}-{layout}"
+    rankine.train(job(kind), run, data={"dir": place / "data"})
+    command("export", run, "--format", "onnx", "--out", folder, "--bags", layout)
+    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    ranker = rankine.Ranker.load(run)
+    # Many rows, some of which have no history; one; one without a history; none.
+    (batch,) = rankine.Dataset(place / "data").batches("eval", batch_size=ROWS)
+    empty = int(np.flatnonzero(np.diff(batch.categorical["items"][0].astype(np.int64)) == 0)[0])
+    for first, last in ((0, len(batch)), (0, 1), (empty, empty + 1), (0, 0)):
+        dense = batch.dense[first:last]
+        feed: dict[str, npt.NDArray[Any]] = {"dense": dense}
+        columns: dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]] = {}
+        for name, (offsets, ids) in batch.categorical.items():
+            start, end = int(offsets[first]), int(offsets[last])
+            own = (offsets[first : last + 1].astype(np.int64) - start, ids[start:end].astype(np.int64))
+            columns[name] = own
+            if name in QUERY:
+                feed[name] = own[1].reshape(last - first, 1)
+            elif layout == "offsets":
+                feed |= {name: own[1], f"{name}.offsets": own[0]}
+            else:
+                # Both columns are as wide: wider than the longest history.
+                feed |= {name: padded(*own, width=5), f"{name}.count": np.diff(own[0])}
+        (probabilities,) = session.run(["probability"], feed)
+        expected = ranker.score_mapped(dense, columns)
+        assert last - first < 100 or np.ptp(expected) > 0.05
+        np.testing.assert_allclose(probabilities[:, 0], expected, rtol=1e-5)

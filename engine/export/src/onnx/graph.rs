@@ -183,6 +183,12 @@ impl Graph {
         self.node(op, &[value, &axes], &[("keepdims", Attribute::Integer(0))])
     }
 
+    /// Adds a node that reduces an axis to one element; returns its result.
+    pub(super) fn reduce_to_one(&mut self, op: &str, value: &str, axis: i64) -> String {
+        let axes = self.integers(&[axis]);
+        self.node(op, &[value, &axes], &[("keepdims", Attribute::Integer(1))])
+    }
+
     /// Adds a node that takes elements along an axis; returns its result.
     pub(super) fn gather(&mut self, from: &str, indices: &str, axis: i64) -> String {
         self.node("Gather", &[from, indices], &[("axis", Attribute::Integer(axis))])

@@ -16,14 +16,14 @@ pub(super) struct Bags {
     ids: String,
     /// The factor of each id's row: its weight or 1, and 0 for ids that do not count, with one dimension more than
     /// `ids`; `None` if all are 1.
-    factors: Option<String>,
+    pub(super) factors: Option<String>,
     /// Whether ids have weights.
     weighted: bool,
-    arrangement: Arrangement,
+    pub(super) arrangement: Arrangement,
 }
 
 /// How the ids of a column are arranged.
-enum Arrangement {
+pub(super) enum Arrangement {
     /// `[N, ids]`: as many for each row; `None`: as many as the longest bag has.
     Rows(Option<usize>),
     /// `[ids of all rows]`.
@@ -128,7 +128,9 @@ pub(super) fn bags(
             }
             (None, Hotness::Fixed(count)) => fixed(graph, column, count as usize, rules.of(number)),
             (None, Hotness::Ragged { .. }) if layout == BagLayout::Padded => {
-                padded(graph, column, rules.of(number))
+                // The columns of a sequence are padded to one width.
+                let width = schema.sequence_of(&column.name).map_or(&column.name, |sequence| &sequence.name);
+                padded(graph, (column, width), rules.of(number))
             }
             (None, Hotness::Ragged { .. }) => flat(graph, column, rules.of(number)),
         }
@@ -146,14 +148,13 @@ fn fixed(graph: &mut Graph, column: &Categorical, count: usize, rule: OutOfRange
 }
 
 /// Any number of ids in each row, followed by others, which do not count.
-fn padded(graph: &mut Graph, column: &Categorical, rule: OutOfRange) -> Result<Bags, Error> {
+fn padded(graph: &mut Graph, (column, width): (&Categorical, &str), rule: OutOfRange) -> Result<Bags, Error> {
     let name = &column.name;
-    let dims = [Dim::rows(), Dim::Any(format!("{name}.width"))];
+    let dims = [Dim::rows(), Dim::Any(format!("{width}.width"))];
     let doc = "Rows of the column's table, then any numbers up to the longest bag";
     let ids = graph.input(name, (DataType::Int64, &dims), doc)?;
     let doc = "The number of ids in each row";
     let count = graph.input(&format!("{name}.count"), (DataType::Int64, &[Dim::rows()]), doc)?;
-    let dims = [Dim::rows(), Dim::Any(format!("{name}.width"))];
     let weights = weights(graph, column, &dims)?;
 
     let width = graph.node("Shape", &[&ids], &[("start", Attribute::Integer(1))]);
@@ -265,21 +266,35 @@ fn in_range(
 }
 
 /// Adds values at places, which may be the same.
-fn add_at(graph: &mut Graph, to: &str, places: &str, values: &str) -> String {
+pub(super) fn add_at(graph: &mut Graph, to: &str, places: &str, values: &str) -> String {
     graph.node("ScatterND", &[to, places, values], &[("reduction", Attribute::Text("add"))])
 }
 
 impl Bags {
-    /// Looks up the bags in a table, and pools them: `[N, elements of a row]`.
-    pub(super) fn pool(&self, graph: &mut Graph, table: &Tensor, pooling: Pooling) -> String {
-        let dim = table.shape[1];
+    /// Looks up the row of each id, times its factor: `ids` with one dimension more, of the elements of a row.
+    pub(super) fn rows(&self, graph: &mut Graph, table: &Tensor) -> String {
         let mut rows = graph.gather(&table.name, &self.ids, 0);
         if data_type(table.dtype) != DataType::Float {
             rows = graph.cast(&rows, DataType::Float);
         }
-        if let Some(factors) = &self.factors {
-            rows = graph.node("Mul", &[&rows, factors], &[]);
+        match &self.factors {
+            Some(factors) => graph.node("Mul", &[&rows, factors], &[]),
+            None => rows,
         }
+    }
+
+    /// Returns a 1 for each id, with one dimension more.
+    pub(super) fn ones(&self, graph: &mut Graph) -> String {
+        let one = graph.numbers(&[], &[1.0]);
+        let shape = graph.node("Shape", &[&self.ids], &[]);
+        let ones = graph.node("Expand", &[&one, &shape], &[]);
+        graph.along("Unsqueeze", &ones, -1)
+    }
+
+    /// Looks up the bags in a table, and pools them: `[N, elements of a row]`.
+    pub(super) fn pool(&self, graph: &mut Graph, table: &Tensor, pooling: Pooling) -> String {
+        let dim = table.shape[1];
+        let rows = self.rows(graph, table);
         let sum = match &self.arrangement {
             Arrangement::Rows(Some(1)) => return graph.along("Squeeze", &rows, 1),
             Arrangement::Rows(_) if pooling == Pooling::Mean && self.factors.is_none() => {
@@ -300,11 +315,7 @@ impl Bags {
     /// Divides the sums of bags by the sums of their factors; the zeros of empty bags stay.
     fn divided_by_factors(&self, graph: &mut Graph, sums: &str) -> String {
         let one = graph.numbers(&[], &[1.0]);
-        let factors = self.factors.clone().unwrap_or_else(|| {
-            let shape = graph.node("Shape", &[&self.ids], &[]);
-            let ones = graph.node("Expand", &[&one, &shape], &[]);
-            graph.along("Unsqueeze", &ones, -1)
-        });
+        let factors = self.factors.clone().unwrap_or_else(|| self.ones(graph));
         let totals = match &self.arrangement {
             Arrangement::Rows(_) => graph.reduce("ReduceSum", &factors, 1),
             Arrangement::Flat { row_of, rows } => {
@@ -324,7 +335,7 @@ impl Bags {
 }
 
 /// Returns zeros, `[rows, columns]`.
-fn zeros(graph: &mut Graph, rows: &str, columns: usize) -> String {
+pub(super) fn zeros(graph: &mut Graph, rows: &str, columns: usize) -> String {
     let (zero, columns) = (graph.numbers(&[], &[0.0]), graph.integers(&[columns as i64]));
     let shape = graph.node("Concat", &[rows, &columns], &[("axis", Attribute::Integer(0))]);
     graph.node("Expand", &[&zero, &shape], &[])

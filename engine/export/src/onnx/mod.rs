@@ -3,6 +3,7 @@
 //!
 //! `docs/guide/onnx.md` describes the inputs and outputs.
 
+mod attention;
 mod graph;
 mod inputs;
 mod network;
@@ -74,14 +75,6 @@ pub(super) fn write(
 /// Describes a model.
 fn describe(model: &TrainedModel<'_>, inputs: OnnxInputs) -> Result<ModelProto, Error> {
     let (spec, schema) = (model.weights.spec(), &model.metadata.columns.schema);
-    if let Some(attention) = spec.attention.first() {
-        let what = format!(
-            "the model has attention over the sequence {}, which cannot be exported to ONNX: score with \
-             `rankine predict` or a Ranker",
-            attention.sequence
-        );
-        return Err(Error::columns(None, what));
-    }
     let tensors = Tensor::all_of(spec, ALIGN);
     let mut graph = Graph::default();
     tensors.iter().try_for_each(|tensor| graph.weights(tensor))?;

@@ -11,10 +11,10 @@ use super::inputs::Bags;
 
 /// A model whose weights are part of the graph.
 pub(super) struct Network<'a> {
-    graph: &'a mut Graph,
-    spec: &'a ModelSpec,
-    tensors: HashMap<&'a str, &'a Tensor>,
-    layers: Vec<(String, Layer)>,
+    pub(super) graph: &'a mut Graph,
+    pub(super) spec: &'a ModelSpec,
+    pub(super) tensors: HashMap<&'a str, &'a Tensor>,
+    pub(super) layers: Vec<(String, Layer)>,
 }
 
 impl<'a> Network<'a> {
@@ -29,14 +29,7 @@ impl<'a> Network<'a> {
     pub(super) fn logits(&mut self, dense: Option<&str>, bags: &[Bags]) -> String {
         let spec = self.spec;
         let mut vectors: Vec<_> = dense.map(|dense| self.part("bottom", dense)).into_iter().collect();
-        for (feature, bags) in spec.features.iter().zip(bags) {
-            let table = &spec.tables[feature.table].name;
-            vectors.push(self.pooled(
-                &format!("embedding.{table}"),
-                (bags, feature.pooling),
-                &feature.column,
-            ));
-        }
+        vectors.extend(self.vectors_of_features(bags));
         self.graph.enter("interaction");
         let concatenated = self.concat(&vectors);
         let mut terms = Vec::new();
@@ -66,6 +59,29 @@ impl<'a> Network<'a> {
         self.graph.enter("logits");
         let terms: Vec<_> = terms.iter().map(String::as_str).collect();
         if let &[top] = terms.as_slice() { top.to_owned() } else { self.graph.node("Sum", &terms, &[]) }
+    }
+
+    /// Computes the vector of each feature: pooled rows, or what attention over its sequence yields.
+    fn vectors_of_features(&mut self, bags: &[Bags]) -> Vec<String> {
+        let spec = self.spec;
+        let mut vectors: Vec<_> = (spec.features.iter().zip(bags).enumerate())
+            .map(|(number, (feature, bags))| match spec.attention_of(number) {
+                Some(_) => String::new(),
+                None => {
+                    let table = format!("embedding.{}", spec.tables[feature.table].name);
+                    self.pooled(&table, (bags, feature.pooling), &feature.column)
+                }
+            })
+            .collect();
+        for attention in &spec.attention {
+            let query: Vec<_> =
+                attention.unit.query().iter().map(|&feature| vectors[feature].clone()).collect();
+            self.graph.enter(&format!("attention.{}", attention.sequence));
+            let query = (!query.is_empty()).then(|| self.concat(&query));
+            let sums = self.attend(attention, bags, query.as_deref());
+            attention.features.iter().zip(sums).for_each(|(&feature, sum)| vectors[feature] = sum);
+        }
+        vectors
     }
 
     fn pooled(&mut self, table: &str, (bags, pooling): (&Bags, Pooling), part: &str) -> String {

@@ -7,7 +7,7 @@ use std::fs;
 use expect_test::{Expect, expect};
 use rankine_embedding::{Dtype, Pooling, TableSpec};
 use rankine_engine_cpu::CpuModel;
-use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
+use rankine_model::{AttentionSpec, AttentionUnit, FeatureSpec, HeadSpec, Interaction, Model, ModelSpec};
 use rankine_reader::schema::{
     self, Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, VocabularyKind,
 };
@@ -210,7 +210,6 @@ fn corrections_are_added_before_the_probability() {
     assert_eq!(nodes(&plain, "/correction/"), "");
 }
 
-/// Every value is computed before it is used, and once; every weight is used.
 #[test]
 fn every_kind_is_a_graph_without_gaps() {
     let skip = [OutOfRange::Row(3), OutOfRange::Leave, OutOfRange::Leave, OutOfRange::Fail];
@@ -218,29 +217,78 @@ fn every_kind_is_a_graph_without_gaps() {
         let bags = [BagLayout::Padded, BagLayout::Offsets][number % 2];
         let numbers = [Numbers::Mapped, Numbers::Raw][number / 2 % 2];
         for (wide, rules) in [(false, &FAIL), (true, &skip)] {
-            let spec = spec(interaction, wide);
-            let model = described(spec.clone(), &schema(), rules, OnnxInputs { bags, numbers }).unwrap();
-            let model = ModelProto::decode(&*model.encode_to_vec()).unwrap();
-            let graph = model.graph.unwrap();
-            let given = graph.input.iter().map(|input| input.name.clone().unwrap());
-            let stored = graph.initializer.iter().map(|tensor| tensor.name.clone().unwrap());
-            let mut known: HashSet<_> = given.chain(stored).collect();
-            let mut used = HashSet::new();
-            for node in &graph.node {
-                for input in &node.input {
-                    assert!(known.contains(input), "{interaction:?}: {input} of {:?}", node.name);
-                    used.insert(input.clone());
-                }
-                assert!(known.insert(node.output[0].clone()), "{:?} twice", node.output);
-            }
-            let outputs: Vec<_> = graph.output.iter().map(|output| output.name.clone().unwrap()).collect();
-            assert_eq!(outputs, ["logit", "probability"]);
-            assert!(outputs.iter().all(|output| known.contains(output)));
-            for tensor in Tensor::all_of(&spec, ALIGN) {
-                assert!(used.contains(&tensor.name), "{interaction:?}: {}", tensor.name);
-            }
+            assert_without_gaps(&spec(interaction, wide), &schema(), rules, OnnxInputs { bags, numbers });
         }
     }
+}
+
+/// The attributes of a sequence are `last` and `tags`; `item` and the buckets are the query.
+#[test]
+fn every_kind_of_attention_is_a_graph_without_gaps() {
+    let mut schema = schema();
+    schema.categorical[1].hotness = Hotness::Ragged { max: 9 };
+    let columns = ["last", "tags"].map(String::from).into();
+    schema.sequences =
+        vec![schema::Sequence { name: "seen".into(), columns, max: 9, keep: schema::Keep::Last }];
+    let query = vec![0, 3];
+    let units = [
+        AttentionUnit::Din { query: query.clone(), hidden: vec![6, 3] },
+        AttentionUnit::Dot { query },
+        AttentionUnit::Mean,
+    ];
+    for unit in units {
+        for bags in [BagLayout::Padded, BagLayout::Offsets] {
+            let (sequence, features) = ("seen".into(), vec![1, 2]);
+            let attention = vec![AttentionSpec { sequence, features, length_max: 9, unit: unit.clone() }];
+            let spec = ModelSpec { attention, ..spec(Interaction::Dot, true) };
+            let model = assert_without_gaps(&spec, &schema, &FAIL, OnnxInputs { bags, ..Default::default() });
+            // Its columns have one width, or no width.
+            let widths: HashSet<_> = model.graph.unwrap().input.iter().flat_map(dimensions).collect();
+            assert_eq!(widths.contains("seen.width"), bags == BagLayout::Padded, "{widths:?}");
+            assert!(!widths.contains("tags.width"));
+        }
+    }
+}
+
+/// The names of an input's dimensions.
+fn dimensions(input: &proto::ValueInfoProto) -> Vec<String> {
+    let proto::type_proto::Value::TensorType(tensor) = input.r#type.as_ref().unwrap().value.as_ref().unwrap();
+    let dims = &tensor.shape.as_ref().unwrap().dim;
+    let name = |dim: &proto::tensor_shape_proto::Dimension| match dim.value.as_ref().unwrap() {
+        proto::tensor_shape_proto::dimension::Value::DimParam(name) => Some(name.clone()),
+        proto::tensor_shape_proto::dimension::Value::DimValue(_) => None,
+    };
+    dims.iter().filter_map(name).collect()
+}
+
+/// Every value is computed before it is used, and once; every weight is used.
+fn assert_without_gaps(
+    spec: &ModelSpec,
+    schema: &Schema,
+    rules: &[OutOfRange],
+    inputs: OnnxInputs,
+) -> ModelProto {
+    let model = described(spec.clone(), schema, rules, inputs).unwrap();
+    let model = ModelProto::decode(&*model.encode_to_vec()).unwrap();
+    let graph = model.graph.as_ref().unwrap();
+    let given = graph.input.iter().map(|input| input.name.clone().unwrap());
+    let stored = graph.initializer.iter().map(|tensor| tensor.name.clone().unwrap());
+    let mut known: HashSet<_> = given.chain(stored).collect();
+    let mut used = HashSet::new();
+    for node in &graph.node {
+        for input in &node.input {
+            assert!(known.contains(input), "{spec:?}: {input} of {:?}", node.name);
+            used.insert(input.clone());
+        }
+        assert!(known.insert(node.output[0].clone()), "{:?} twice", node.output);
+    }
+    let outputs: Vec<_> = graph.output.iter().map(|output| output.name.clone().unwrap()).collect();
+    assert_eq!(outputs, ["logit", "probability"]);
+    assert!(outputs.iter().all(|output| known.contains(output)));
+    for tensor in Tensor::all_of(spec, ALIGN) {
+        assert!(used.contains(&tensor.name), "{spec:?}: {}", tensor.name);
+    }
+    model
 }
 
 #[test]
