@@ -1,0 +1,96 @@
+"""Compares Rankine and PyTorch on attention over sequences: samples per second, and the AUC of whole trainings.
+
+Run it from the root of the repository after `cargo build --release`, with a Python that has PyTorch and NumPy:
+
+    python benchmarks/sequences.py               # the speed on two processors
+    python benchmarks/sequences.py --auc 1,2,3   # the AUC of din, mean and PyTorch's din; seeds of data and weights
+
+Both train the job of configs/sequences.toml with the same samples in the same order (benchmarks/pytorch_din.py).
+Rankine's rate is that of a whole run, reading included; PyTorch's samples are in memory, and its rate is that of its
+median step, of the fastest of its variants: eager or compiled, one or two threads.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+JOB = ROOT / "configs" / "sequences.toml"
+MEAN = 'attention=[{ kind = "mean", sequence = "S1" }]'
+
+
+def rankine(binary, run, *settings):
+    """Trains, and returns the summary of the run."""
+    settings = ["device.kind=cpu", "train.shuffle=false", *settings]
+    sets = [word for setting in settings for word in ("--set", setting)]
+    subprocess.run([binary, "train", JOB, *sets, "--run-dir", run, "--quiet"], check=True, cwd=ROOT,
+                   stdout=subprocess.DEVNULL)
+    return json.loads((run / "summary.json").read_text())
+
+
+def pytorch(run, *arguments):
+    """Returns what PyTorch prints about a training of the job of a run."""
+    script = ROOT / "benchmarks" / "pytorch_din.py"
+    output = subprocess.run([sys.executable, script, run / "job.toml", *arguments], check=True, stdout=subprocess.PIPE)
+    return json.loads(output.stdout)
+
+
+def speed(arguments, folder):
+    threads = len(os.sched_getaffinity(0))
+    steps = [f"train.max_steps={arguments.steps}"]
+    rankine(arguments.binary, folder / "first", *steps)  # Generates the dataset.
+    counts, kinds = sorted({1, threads}), ([], ["--compile"])
+    variants = [["--threads", str(count), *kind] for count in counts for kind in kinds]
+    rate = "samples_per_second_of_median_step"
+    rates = []
+    for variant in variants:
+        try:
+            rates.append(pytorch(folder / "first", "--steps", "100", *variant)[rate])
+            print(f"PyTorch {' '.join(variant)}: {rates[-1]} samples/s", flush=True)
+        except subprocess.CalledProcessError:  # torch.compile needs a C++ compiler.
+            rates.append(0)
+            print(f"PyTorch {' '.join(variant)} failed", flush=True)
+    best = variants[rates.index(max(rates))]
+    rounds = []
+    for number in range(arguments.rounds):
+        run = folder / f"round-{number}"
+        ours = round(rankine(arguments.binary, run, *steps)["train"]["samples_per_second"])
+        theirs = pytorch(run, "--steps", str(arguments.steps), *best)[rate]
+        rounds.append((ours, theirs, ours / theirs))
+        print(f"round {number + 1}: Rankine {ours}, PyTorch {theirs}, ratio {ours / theirs:.2f}", flush=True)
+    ours, theirs, ratio = (statistics.median(values) for values in zip(*rounds))
+    print(f"medians: Rankine {ours:.0f}, PyTorch {theirs:.0f}, of ratios {ratio:.2f}")
+
+
+def aucs(arguments, folder):
+    for seed in arguments.auc.split(","):
+        sets = [f"seed={seed}", f"data.generate.seed={seed}", f"data.dir=data/sequences-{seed}"]
+        din = rankine(arguments.binary, folder / f"din-{seed}", *sets)["eval"]
+        mean = rankine(arguments.binary, folder / f"mean-{seed}", *sets, MEAN)["eval"]
+        theirs = pytorch(folder / f"din-{seed}", *arguments.variant.split())
+        print(f"seed {seed}: best possible {din['auc_achievable']:.5f}, din {din['auc']:.5f}, mean {mean['auc']:.5f}, "
+              f"PyTorch's din {theirs['auc']:.5f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", default=ROOT / "target" / "release" / "rankine", type=pathlib.Path)
+    parser.add_argument("--cores", default="0,1", help="processors to run on, separated by commas")
+    parser.add_argument("--rounds", type=int, default=5, help="times that each trains")
+    parser.add_argument("--steps", type=int, default=500, help="steps per round")
+    parser.add_argument("--auc", metavar="SEEDS", help="train whole jobs instead, with these seeds")
+    parser.add_argument("--variant", default="--compile", help="PyTorch's variant for --auc")
+    arguments = parser.parse_args()
+    os.sched_setaffinity(0, {int(core) for core in arguments.cores.split(",")})  # Children inherit it.
+    arguments.binary = arguments.binary.resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        (aucs if arguments.auc else speed)(arguments, pathlib.Path(folder))
+
+
+if __name__ == "__main__":
+    main()
