@@ -399,7 +399,7 @@ mod tests {
             tables in any_tables(), room in 0..40_000_u32, batch in 1..30_u64,
         ) {
             let known: Vec<_> = tables.iter().map(|(dim, counts, ..)| table(*dim, counts)).collect();
-            let inputs: Vec<_> = std::iter::zip(&known, &tables)
+            let inputs: Vec<_> = iter::zip(&known, &tables)
                 .map(|((spec, profile), &(_, _, request, hotness))| {
                     TierInput { spec, rule: UpdateRule::Sgd, request, profile, lookups_max: hotness * batch }
                 })
@@ -450,7 +450,7 @@ mod tests {
             tables in any_tables(), budget in 0..60_000_u64, batch in 1..30_u64,
         ) {
             let known: Vec<_> = tables.iter().map(|(dim, counts, ..)| table(*dim, counts)).collect();
-            let inputs: Vec<_> = std::iter::zip(&known, &tables)
+            let inputs: Vec<_> = iter::zip(&known, &tables)
                 .map(|((spec, profile), &(_, _, request, hotness))| {
                     TierInput { spec, rule: UpdateRule::Sgd, request, profile, lookups_max: hotness * batch }
                 })
@@ -543,7 +543,7 @@ mod tests {
             missed_rows,
         };
         let tables = [divided(3, 16, 3, 0, 10.0, 0.0), divided(10, 32, 4, 5, 5.0, 2.5)];
-        let report = TierReport::new(std::iter::zip([&a, &b], &tables));
+        let report = TierReport::new(iter::zip([&a, &b], &tables));
         assert_eq!((report.device_rows, report.device_bytes), (7, 3 * 16 + 4 * 32));
         assert_eq!((report.host_rows, report.host_bytes), (6, 6 * 32));
         assert_eq!((report.landing_bytes, report.staging_bytes), (3 * 5 * 32, 2 * 5 * 32));

@@ -305,6 +305,7 @@ mod tests {
             hotness: vec![2, 3, 1],
             ragged: false,
             pooling: Pooling::Sum,
+            sequences: Vec::new(),
         };
         let spec =
             GenerateSpec { shape, rows_cap: None, samples: 60_000, eval_samples: 10, alpha: 1.05, seed: 3 };
