@@ -209,9 +209,13 @@ mod tests {
     #[test]
     fn units_come_after_the_bottom_mlp() {
         let mut spec = spec(Interaction::Cross { layers: 1, rank: None });
-        let feature =
-            |table| FeatureSpec { column: "s".into(), table, pooling: Pooling::Sum, weighted: false };
-        spec.features.extend([feature(0), feature(1), feature(1)]);
+        let feature = |(number, table): (usize, usize)| FeatureSpec {
+            column: format!("s{number}"),
+            table,
+            pooling: Pooling::Sum,
+            weighted: false,
+        };
+        spec.features.extend([0, 1, 1].into_iter().enumerate().map(feature));
         let attend = |sequence: &str, features, unit| AttentionSpec {
             sequence: sequence.into(),
             features,
@@ -220,7 +224,6 @@ mod tests {
         };
         let unit = AttentionUnit::Din { query: vec![0, 1], hidden: vec![10] };
         spec.attention = vec![attend("s", vec![2, 3], unit), attend("t", vec![4], AttentionUnit::Mean)];
-        assert_eq!(spec.validate(), Ok(()));
         let vector_layout = VectorLayout::new(&spec);
         // Rows of 5 and of 12 elements.
         assert_eq!(vector_layout.keys[0].padded_parts().collect::<Vec<_>>(), [(0, 8), (8, 12)]);
