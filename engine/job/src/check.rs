@@ -277,6 +277,7 @@ impl Job {
     }
 
     /// Returns the first key that lets a GPU leave rows of tables in host memory, if there is one.
+    #[doc(hidden)]
     pub fn host_memory_key(&self) -> Option<String> {
         if self.embedding.device_memory.is_some() {
             return Some("embedding.device_memory".into());
