@@ -10,7 +10,7 @@ use rankine_checkpoint::{Disk, FaultyFiles};
 use rankine_engine::run_paths;
 use rankine_engine::training::{
     self, AverageSummary, BestSummary, DeviceMemory, Event, ExchangeSummary, Observer, Report, RunDevices,
-    RunStart, Start, StepDetails, StepTimes, Stop, Summary, TrainOptions,
+    RunStart, Start, StepDetails, StepTimes, Stop, Summary, TierSummary, TrainOptions,
 };
 use rankine_job::{ListenAddress, ThreadCount};
 use rankine_launch::ProcessPlace;
@@ -177,6 +177,13 @@ fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
             ByteSize(bytes.within_nodes.round() as u64),
             rows.between_nodes,
             ByteSize(bytes.between_nodes.round() as u64)
+        ))?;
+    }
+    if let Some(TierSummary { host_rows, missed_rows, bytes_to_device, waited_seconds, .. }) = &summary.tier {
+        output::text(format_args!(
+            "host memory         {}; {missed_rows:.0} per batch ({}); steps waited {waited_seconds:.1} s\n",
+            counted(*host_rows, "row"),
+            ByteSize(bytes_to_device.round() as u64),
         ))?;
     }
     let train = &summary.train;

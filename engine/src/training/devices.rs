@@ -29,9 +29,6 @@ pub struct RunDevices {
     pub memory: Vec<DeviceMemory>,
     /// The tables, in the model's order.
     pub tables: Vec<DeviceTable>,
-    /// How rows are divided between the GPU and host memory; absent if the devices store all rows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tier: Option<TierReport>,
 }
 
 /// A table on the devices.
@@ -50,11 +47,14 @@ pub struct DeviceTable {
     /// The share of the look-ups that the most frequent 1% of the rows have, by the dataset's statistics of the first
     /// column that looks rows up in it; `None` without statistics, as of raw files.
     pub top_share: Option<f64>,
+    /// How many of its rows are in host memory while a GPU trains; absent if it stores all rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_rows: Option<u64>,
 }
 
 /// What the devices of this process are, for [`RunDevices::new`].
 #[derive(Debug)]
-pub(super) struct DevicesInUse {
+pub(super) struct DevicesInUse<'a> {
     /// In words.
     pub(super) name: String,
     pub(super) topology: Topology,
@@ -62,12 +62,12 @@ pub(super) struct DevicesInUse {
     /// The placement of each table; empty with a single rank.
     pub(super) placements: Vec<Placement>,
     /// How rows are divided between the GPU and host memory.
-    pub(super) tier: Option<TierReport>,
+    pub(super) tier: &'a Option<TierReport>,
 }
 
 impl RunDevices {
     /// Reads the skew of the tables from a dataset, if there is one.
-    pub(super) fn new(spec: &ModelSpec, dataset: Option<&Dataset>, devices: DevicesInUse) -> Self {
+    pub(super) fn new(spec: &ModelSpec, dataset: Option<&Dataset>, devices: DevicesInUse<'_>) -> Self {
         let DevicesInUse { name, topology, memory, placements, tier } = devices;
         let table = |(number, table): (usize, &rankine_embedding::TableSpec)| DeviceTable {
             name: table.name.clone(),
@@ -76,6 +76,7 @@ impl RunDevices {
             bytes: table.rows.saturating_mul((table.dim * table.dtype.bytes()) as u64),
             placement: placements.get(number).copied(),
             top_share: None,
+            host_rows: tier.as_ref().map(|tier| tier.tables[number].host_rows).filter(|&rows| rows > 0),
         };
         let mut tables: Vec<_> = spec.tables.iter().enumerate().map(table).collect();
         let statistics = dataset.and_then(|dataset| dataset.statistics().ok()).unwrap_or_default();
@@ -92,7 +93,6 @@ impl RunDevices {
             nodes: topology.nodes(),
             memory,
             tables,
-            tier,
         }
     }
 }

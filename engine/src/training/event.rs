@@ -7,6 +7,7 @@ use bytesize::ByteSize;
 use rankine_backend::ReportDetails;
 use rankine_base::sealed::Checksum;
 use rankine_checkpoint::{CheckpointError, DamagedCheckpoint};
+use rankine_embedding::TierTraffic;
 use rankine_job::{DeviceKind, Job, Precision, StoppingMetric};
 use rankine_model::ModelSpec;
 use rankine_model::evaluation::HeadMetrics;
@@ -312,12 +313,15 @@ pub struct Report<'a> {
     pub details: &'a ReportDetails,
     /// The power of the GPUs of this process so far; `None` on the CPU, or if it is unknown.
     pub power: Option<PowerSummary>,
+    /// What was copied between the GPU and host memory since this process was started or the run was resumed; `None` if
+    /// host memory has no rows.
+    pub tier: Option<TierTraffic>,
 }
 
 impl<'a> Report<'a> {
     #[doc(hidden)]
     pub fn new(progress: Progress, ids_out_of_range: &'a IdCounts, details: &'a ReportDetails) -> Self {
-        Self { progress, ids_out_of_range, details, power: None }
+        Self { progress, ids_out_of_range, details, power: None, tier: None }
     }
 }
 

@@ -56,6 +56,7 @@ pub use rankine_backend::{
     Scorer, ScoringProgress,
 };
 pub use rankine_base::{Stop, StopCause};
+pub use rankine_embedding::TierTraffic;
 pub use rankine_model::translate;
 pub(crate) use run::{Ready, Request, Requests, TrainingPart, refit, train_pushed};
 pub use run::{RunPhaseSeconds, TrainOptions, train};
@@ -65,5 +66,5 @@ pub use shortcut::JobExt;
 pub use start::Start;
 pub use summary::{
     AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
-    LinkMeans, ModelSummary, StartSummary, Summary, TrainSummary,
+    LinkMeans, ModelSummary, StartSummary, Summary, TierSummary, TrainSummary,
 };

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use rankine_backend::{CopiedBytes, LookUpCount, PhaseRun, ReportDetails};
 use rankine_base::build::Build;
 use rankine_checkpoint::InitialState;
-use rankine_embedding::{LinkTraffic, RankTraffic, Traffic};
+use rankine_embedding::plan::TierReport;
+use rankine_embedding::{LinkTraffic, RankTraffic, TierTraffic, Traffic};
 use rankine_job::{AverageKind, StoppingMetric};
 use rankine_model::evaluation::EvalSummary;
 use rankine_reader::Part;
@@ -36,6 +37,9 @@ pub struct Summary {
     /// What ranks sent each other; absent with a single rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangeSummary>,
+    /// Rows in host memory, and what was copied; absent if the devices store all rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierSummary>,
     /// A recent iteration; absent if this process made no report, and in the summaries of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iteration: Option<IterationSummary>,
@@ -206,6 +210,51 @@ impl ExchangeSummary {
     }
 }
 
+/// Rows on a GPU and in host memory, and what was copied: means over the batches since this process was started or the
+/// run was resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TierSummary {
+    /// Rows of tables that the GPU stored.
+    pub device_rows: u64,
+    /// Their bytes with optimizer state.
+    pub device_bytes: u64,
+    /// Rows in host memory.
+    pub host_rows: u64,
+    /// Their bytes with optimizer state.
+    pub host_bytes: u64,
+    /// The distinct rows of a batch that the GPU did not store.
+    pub missed_rows: f64,
+    /// How many were expected.
+    pub missed_rows_expected: f64,
+    /// How many of these the batch before had changed, so that they were copied on the GPU.
+    pub forwarded_rows: f64,
+    /// Bytes copied to the GPU.
+    pub bytes_to_device: f64,
+    /// Bytes copied to host memory.
+    pub bytes_to_host: f64,
+    /// Seconds for which steps waited for rows, in total.
+    pub waited_seconds: f64,
+}
+
+impl TierSummary {
+    /// What was planned and what was counted.
+    pub(in crate::training) fn new(report: &TierReport, traffic: TierTraffic) -> Self {
+        let mean = |sum: u64| sum as f64 / traffic.batches.max(1) as f64;
+        Self {
+            device_rows: report.device_rows,
+            device_bytes: report.device_bytes,
+            host_rows: report.host_rows,
+            host_bytes: report.host_bytes,
+            missed_rows: mean(traffic.cold_rows),
+            missed_rows_expected: report.missed_rows,
+            forwarded_rows: mean(traffic.forwarded_rows),
+            bytes_to_device: mean(traffic.bytes_to_device),
+            bytes_to_host: mean(traffic.bytes_to_host),
+            waited_seconds: traffic.waited_s,
+        }
+    }
+}
+
 /// An iteration of the first process, as of the last report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IterationSummary {
@@ -296,4 +345,47 @@ pub enum EndReason {
     EarlyStopping,
     /// The program that pushed batches ended it.
     Program,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_means_over_batches_and_waits_a_sum() {
+        let report = TierReport {
+            device_rows: 5,
+            device_bytes: 160,
+            landing_bytes: 3,
+            host_rows: 7,
+            host_bytes: 224,
+            staging_bytes: 4,
+            lookup_share: 0.5,
+            missed_rows: 2.5,
+            missed_bytes: 80.0,
+            tables: Vec::new(),
+        };
+        let traffic = TierTraffic {
+            batches: 4,
+            cold_rows: 12,
+            forwarded_rows: 2,
+            bytes_to_device: 320,
+            bytes_to_host: 384,
+            waited_s: 0.75,
+        };
+        let expected = TierSummary {
+            device_rows: 5,
+            device_bytes: 160,
+            host_rows: 7,
+            host_bytes: 224,
+            missed_rows: 3.0,
+            missed_rows_expected: 2.5,
+            forwarded_rows: 0.5,
+            bytes_to_device: 80.0,
+            bytes_to_host: 96.0,
+            waited_seconds: 0.75,
+        };
+        assert_eq!(TierSummary::new(&report, traffic), expected);
+        assert_eq!(TierSummary::new(&report, TierTraffic::default()).missed_rows, 0.0);
+    }
 }

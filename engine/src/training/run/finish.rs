@@ -27,7 +27,7 @@ use crate::training::processes::with_heartbeat;
 use crate::training::run_dir::RunDir;
 use crate::training::summary::{
     AverageSummary, BestSummary, DataSummary, DeviceSummary, EndReason, ExchangeSummary, IterationSummary,
-    ModelSummary, Summary, TrainSummary,
+    ModelSummary, Summary, TierSummary, TrainSummary,
 };
 
 impl TrainingLoop<'_> {
@@ -209,6 +209,11 @@ impl TrainingLoop<'_> {
                 nodes: topology.nodes(),
             },
             exchange: (topology.ranks() > 1 && steps > 0).then(|| ExchangeSummary::new(traffic, steps)),
+            tier: self
+                .tier
+                .as_ref()
+                .zip(self.backend.tier_traffic()?)
+                .map(|(report, traffic)| TierSummary::new(report, traffic)),
             power,
             start: (steps > 0).then(|| state.start.times()),
             iteration: state.last_details.as_ref().map(IterationSummary::from),

@@ -8,6 +8,7 @@ use rankine_backend::{Backend, Batch, Batches, CopiedBytes};
 use rankine_base::StopCause;
 use rankine_base::sealed::Checksum;
 use rankine_checkpoint::{Checkpoint, StateSource, TrainState};
+use rankine_embedding::plan::TierReport;
 use rankine_job::Precision;
 use rankine_launch::{ProcessGroup, RunStage, StepStage};
 use rankine_reader::Part;
@@ -62,6 +63,8 @@ pub(super) struct TrainingLoop<'a> {
     power: Option<PowerSampler>,
     /// Their power in this attempt, once the steps are done.
     pub(super) power_use: Option<PowerUse>,
+    /// How rows are divided between a GPU and host memory; `None` if the device stores all rows.
+    pub(super) tier: Option<TierReport>,
     /// The checksums of the samples that were evaluated, by `[[eval.set]]` and part.
     pub(super) evaluated: BTreeMap<(Option<String>, Part), Checksum>,
 }
@@ -85,7 +88,7 @@ impl<'a> TrainingLoop<'a> {
         if let (Some(run), Some(machine)) = (&run, &machine) {
             run.write_machine(machine)?;
         }
-        let InitializedDevice { mut backend, name: device, placements, tier } =
+        let InitializedDevice { mut backend, name, placements, tier } =
             choice.initialize(job, dataset, model, threads, measured)?;
         let tuning = backend.tuning()?;
         run.as_ref().zip(tuning.as_ref()).map_or(Ok(()), |(run, record)| run.write_tuning(record))?;
@@ -110,7 +113,7 @@ impl<'a> TrainingLoop<'a> {
         // The reading mode that worked is not probed, and reported, again for each evaluation.
         let rung = batches.as_ref().map(|batches| batches.rung());
         io.mode = rung.map_or(io.mode, Into::into);
-        let in_use = DevicesInUse { name: device, topology, memory: backend.memory()?, placements, tier };
+        let in_use = DevicesInUse { name, topology, memory: backend.memory()?, placements, tier: &tier };
         // The live page of the first process shows the tables, and its folder has them.
         let devices = RunDevices::new(backend.spec(), processes.is_first().then_some(dataset), in_use);
         if let Some(run) = &run {
@@ -145,6 +148,7 @@ impl<'a> TrainingLoop<'a> {
             io,
             state,
             power_use: None,
+            tier,
             beside: None,
             evaluated: BTreeMap::new(),
         };
@@ -292,7 +296,9 @@ impl<'a> TrainingLoop<'a> {
         self.logs.report(&progress)?;
         let power =
             self.power.as_ref().and_then(|power| power.so_far().summary(self.state.attempt_samples()));
-        self.observer.observe(Event::Report(Report { progress, ids_out_of_range, details: &details, power }));
+        let tier = self.backend.tier_traffic()?;
+        let report = Report { progress, ids_out_of_range, details: &details, power, tier };
+        self.observer.observe(Event::Report(report));
         self.state.last_details = Some(details);
         self.state.since_report = Tally::default();
         self.state.losses.reset();

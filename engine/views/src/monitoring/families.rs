@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use prometheus::{Counter, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec};
 use rankine_base::build::Build;
 use rankine_engine::build;
+use rankine_engine::training::{DeviceTable, TierTraffic};
 use rankine_model::evaluation::HeadMetrics;
 use rankine_model::guard::SkipReason;
 use rankine_reader::Part;
@@ -225,6 +226,7 @@ pub(super) struct Train {
     pub(super) exchanged_within: IntCounter,
     pub(super) exchanged_between: IntCounter,
     pub(super) gpu_phases: GaugeVec,
+    pub(super) tier: Tier,
     distinct: GaugeVec,
 }
 
@@ -292,6 +294,7 @@ impl Train {
                 "Distinct rows per look-up in a batch, as of the last report. On GPUs, each rank's share of the batch \
                  counts by itself, and tables whose owners pool are not counted.",
             ),
+            tier: Tier::new(catalog),
             gpu_phases: catalog.gauges(
                 "rankine_gpu_phase_seconds",
                 &["phase"],
@@ -306,6 +309,68 @@ impl Train {
         if look_ups > 0 {
             self.distinct.with_label_values(&[table]).set(distinct_rows as f64 / look_ups as f64);
         }
+    }
+}
+
+/// Rows on a GPU and in host memory.
+#[derive(Debug)]
+pub(super) struct Tier {
+    rows: GaugeVec,
+    host_rows: IntCounter,
+    forwarded_rows: IntCounter,
+    bytes_to_gpu: IntCounter,
+    bytes_to_host: IntCounter,
+    waited: Counter,
+}
+
+impl Tier {
+    fn new(catalog: &mut Catalog) -> Self {
+        let copied_rows = catalog.counters(
+            "rankine_tier_copied_rows_total",
+            &["from"],
+            "Distinct rows of batches that the GPU did not store, as of the last report: copied from `host` memory, or \
+             from the `batch` before.",
+        );
+        let copied_bytes = catalog.counters(
+            "rankine_tier_copied_bytes_total",
+            &["to"],
+            "Bytes of these rows that were copied to the `gpu` and to `host` memory, as of the last report.",
+        );
+        Self {
+            rows: catalog.gauges(
+                "rankine_tier_rows",
+                &["memory"],
+                "Rows of tables that the `gpu` stores, and rows in `host` memory. Absent if GPUs store all rows.",
+            ),
+            host_rows: copied_rows.with_label_values(&["host"]),
+            forwarded_rows: copied_rows.with_label_values(&["batch"]),
+            bytes_to_gpu: copied_bytes.with_label_values(&["gpu"]),
+            bytes_to_host: copied_bytes.with_label_values(&["host"]),
+            waited: catalog.seconds_counter(
+                "rankine_tier_wait_seconds_total",
+                "Seconds for which steps waited for rows from host memory, as of the last report.",
+            ),
+        }
+    }
+
+    /// Sets how many rows each memory has, if host memory has some.
+    pub(super) fn set_rows(&self, tables: &[DeviceTable]) {
+        let all: u64 = tables.iter().map(|table| table.rows).sum();
+        let host: u64 = tables.iter().filter_map(|table| table.host_rows).sum();
+        if host > 0 {
+            self.rows.with_label_values(&["gpu"]).set((all - host) as f64);
+            self.rows.with_label_values(&["host"]).set(host as f64);
+        }
+    }
+
+    /// Sets what was copied since the process started.
+    pub(super) fn copied(&self, traffic: &TierTraffic) {
+        let raise = |counter: &IntCounter, total: u64| counter.inc_by(total.saturating_sub(counter.get()));
+        raise(&self.host_rows, traffic.cold_rows - traffic.forwarded_rows);
+        raise(&self.forwarded_rows, traffic.forwarded_rows);
+        raise(&self.bytes_to_gpu, traffic.bytes_to_device);
+        raise(&self.bytes_to_host, traffic.bytes_to_host);
+        self.waited.inc_by((traffic.waited_s - self.waited.get()).max(0.0));
     }
 }
 

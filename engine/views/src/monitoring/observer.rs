@@ -3,7 +3,8 @@
 use std::time::SystemTime;
 
 use rankine_engine::training::{
-    DeviceMemory, Event, IdCounts, Observer, PhaseRun, Progress, Report, ReportDetails, RunStart, StepDetails,
+    DeviceMemory, DeviceTable, Event, IdCounts, Observer, PhaseRun, Progress, Report, ReportDetails,
+    RunStart, StepDetails,
 };
 use rankine_job::Precision;
 use rankine_model::{FeatureSpec, ModelSpec};
@@ -80,8 +81,13 @@ impl<'a> TrainingObserver<'a> {
             // Exported at 0 from the start.
             self.metrics.reader.rejected.with_label_values(&[table.as_str(), policy]);
         }
+        self.tables(&devices.tables);
         devices.memory.iter().for_each(|gpu| self.gpu_memory(gpu));
         self.common.gpus.watch(devices.memory.iter().map(|gpu| (gpu.gpu, gpu.uuid.clone())).collect());
+    }
+
+    pub(super) fn tables(&self, tables: &[DeviceTable]) {
+        self.metrics.train.tier.set_rows(tables);
     }
 
     pub(super) fn gpu_memory(&self, memory: &DeviceMemory) {
@@ -133,6 +139,7 @@ impl<'a> TrainingObserver<'a> {
         loss_scale.iter().for_each(|&scale| train.loss_scale.with_label_values::<&str>(&[]).set(scale));
         raise(&train.exchanged_within, exchanged.within_nodes);
         raise(&train.exchanged_between, exchanged.between_nodes);
+        report.tier.iter().for_each(|traffic| train.tier.copied(traffic));
         let mut others = (0, 0);
         for count in look_ups {
             let table = self.tables.of(&count.table);

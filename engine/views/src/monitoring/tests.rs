@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rankine_base::build::Build;
 use rankine_engine::build;
 use rankine_engine::training::{
-    DeviceMemory, EndReason, Event, ExchangedBytes, IdCounts, LookUpCount, MemoryPart, Observer, PhaseRun,
-    Progress, Report, ReportDetails, StepDetails, StepTimes,
+    DeviceMemory, DeviceTable, EndReason, Event, ExchangedBytes, IdCounts, LookUpCount, MemoryPart, Observer,
+    PhaseRun, Progress, Report, ReportDetails, StepDetails, StepTimes, TierTraffic,
 };
 use rankine_model::evaluation::{HeadMetrics, Metrics};
 use rankine_model::guard::{NonFinite, SkipReason, SkippedSteps};
@@ -333,18 +333,50 @@ fn a_report_is_recorded_by_table_link_and_phase() {
             roofline_ms: Some(1.0),
         }],
     };
+    let ids_out_of_range = IdCounts::new();
     let mut report = |details: &ReportDetails| {
-        let ids_out_of_range = &IdCounts::new();
-        observer.observe(Event::Report(Report::new(progress(1), ids_out_of_range, details)));
+        observer.observe(Event::Report(Report::new(progress(1), &ids_out_of_range, details)));
     };
     report(&details);
     // Exchanged bytes are totals.
     let exchanged = ExchangedBytes { within_nodes: 500, between_nodes: 70 };
-    report(&ReportDetails { loss_scale: Some(512.0), exchanged, ..details.clone() });
+    let details = ReportDetails { loss_scale: Some(512.0), exchanged, ..details.clone() };
+    report(&details);
+    // So are copied rows.
+    for batches in [1, 2] {
+        let tier = TierTraffic {
+            batches,
+            cold_rows: 10 * batches,
+            forwarded_rows: batches,
+            bytes_to_device: 100 * batches,
+            bytes_to_host: 110 * batches,
+            waited_s: 0.5 * batches as f64,
+        };
+        let mut report = Report::new(progress(1), &ids_out_of_range, &details);
+        report.tier = Some(tier);
+        observer.observe(Event::Report(report));
+    }
+    let table = |rows, host_rows| DeviceTable {
+        name: "C1".into(),
+        rows,
+        dim: 4,
+        bytes: 16 * rows,
+        placement: None,
+        top_share: None,
+        host_rows,
+    };
+    observer.tables(&[table(100, None), table(50, Some(30))]);
     assert_exports(
         &monitor,
         &[
             ("train_loss_scale", 512.0),
+            ("tier_rows{memory=\"gpu\"}", 120.0),
+            ("tier_rows{memory=\"host\"}", 30.0),
+            ("tier_copied_rows_total{from=\"host\"}", 18.0),
+            ("tier_copied_rows_total{from=\"batch\"}", 2.0),
+            ("tier_copied_bytes_total{to=\"gpu\"}", 200.0),
+            ("tier_copied_bytes_total{to=\"host\"}", 220.0),
+            ("tier_wait_seconds_total", 1.0),
             ("exchange_bytes_total{scope=\"within_nodes\"}", 500.0),
             ("exchange_bytes_total{scope=\"between_nodes\"}", 70.0),
             ("embedding_distinct_ratio{table=\"other\"}", 0.25),

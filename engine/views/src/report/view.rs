@@ -315,6 +315,8 @@ pub struct TableView {
     pub bytes: u64,
     /// How it is placed on the ranks.
     pub placement: Option<String>,
+    /// Rows in host memory, if a GPU does not store all.
+    pub host_rows: Option<u64>,
     /// Distinct rows per look-up.
     pub distinct_ratio: Option<f64>,
     /// The share of the look-ups that the most frequent 1% of the rows have.
@@ -329,6 +331,7 @@ impl From<&DeviceTable> for TableView {
             dim: table.dim,
             bytes: table.bytes,
             placement: table.placement.map(|placement| placement.name().to_owned()),
+            host_rows: table.host_rows,
             distinct_ratio: None,
             top_share: table.top_share,
         }

@@ -679,6 +679,7 @@ function tables(level) {
       number("dim", "Dimension", whole),
       number("bytes", "Size", bytes),
       { title: "Placement", optional: true, text: (table) => (table.placement ?? MISSING).replaceAll("_", " ") },
+      number("host_rows", "In host memory", compact, true),
       number("distinct_ratio", "Distinct", percent, true),
       number("top_share", "Top share", percent, true),
     ],

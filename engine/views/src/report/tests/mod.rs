@@ -123,7 +123,8 @@ fn devices_and_tables_are_those_that_trained() {
         "memory": [{"gpu": 0, "uuid": "GPU-1", "parts": [{"purpose": "tables", "bytes": 600}], "free_bytes": 400,
                     "total_bytes": 1000}],
         "tables": [{"name": "C1", "rows": 10, "dim": 8, "bytes": 320, "placement": "row-wise", "top_share": 0.5},
-                   {"name": "C2", "rows": 20, "dim": 8, "bytes": 640, "placement": null, "top_share": null}]}"#;
+                   {"name": "C2", "rows": 20, "dim": 8, "bytes": 640, "placement": null, "top_share": null,
+                    "host_rows": 15}]}"#;
     let run = run(JOB, &train(4, "0.5"));
     write(run.path(), "devices.json", devices);
     let view = load(run.path()).expect("it is a run");
@@ -132,6 +133,7 @@ fn devices_and_tables_are_those_that_trained() {
     let tables: Vec<_> = view.tables.iter().map(|table| (table.bytes, table.placement.as_deref())).collect();
     assert_eq!(tables, [(320, Some("row-wise")), (640, None)]);
     assert_eq!(view.tables[0].top_share, Some(0.5));
+    assert_eq!([view.tables[0].host_rows, view.tables[1].host_rows], [None, Some(15)]);
 }
 
 /// Curves and results of different samples are kept apart: the model that early stopping restores is evaluated on the

@@ -119,6 +119,7 @@ fn reports_of_many_tables_list_the_largest() {
             dim: 128,
             bytes: 512 * (number + 1),
             placement: Some("column-wise".into()),
+            host_rows: None,
             distinct_ratio: Some(0.123_456_789),
             top_share: Some(0.987_654_321),
         });
