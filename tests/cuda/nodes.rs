@@ -17,7 +17,9 @@ use rankine_model::Interaction;
 use rankine_topology::{Rank, Topology};
 
 use super::bench::job;
-use super::ranks::{evaluates_as_the_cpu_does, is_as_one, of_all_ranks, update_slices_as_all};
+use super::ranks::{
+    evaluates_as_the_cpu_does, is_as_one, of_all_ranks, random_exchange, update_slices_as_all,
+};
 use super::training::{Draw, Training, stays_near};
 use super::{Bench, Body, Outcome, Words, close};
 
@@ -41,6 +43,12 @@ pub(crate) const BODIES: &[(Body, usize)] = &[
     (
         ("two_nodes_of_one_train_weighted_bags_as_one", 2, |bench, words| {
             train_weighted_bags_as_one(bench, words, (2, 1))
+        }),
+        2,
+    ),
+    (
+        ("two_nodes_of_one_train_with_attention_as_one", 1, |bench, words| {
+            draws_train_as_one(bench, words, (2, 1), (Interaction::Concat, Training::attended))
         }),
         2,
     ),
@@ -92,11 +100,12 @@ fn plan(
 ) -> Result<EmbeddingPlan, Failed> {
     let ranks = nodes * ranks_per_node;
     let all: Vec<_> = Rank::first(ranks).collect();
-    let of_table = |(table, optimizer): (TableSpec, Optimizer)| {
+    let exchange = |words: &mut Words, table: usize| random_exchange(words, training, table);
+    let of_table = |(number, (table, optimizer)): (usize, (TableSpec, Optimizer))| {
         let plan = match words.below(6) {
-            0 | 1 => TablePlan::row_wise(&table, words.one_of(&Exchange::ALL)),
+            0 | 1 => TablePlan::row_wise(&table, exchange(words, number)),
             2 => {
-                let exchange = words.one_of(&Exchange::ALL);
+                let exchange = exchange(words, number);
                 TablePlan::table_wise(&table, exchange, Rank(words.below(ranks as u64) as usize))
             }
             3 => TablePlan::replicated(&table),
@@ -107,13 +116,13 @@ fn plan(
             }
             _ => {
                 let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
-                let exchange = if rowwise { Exchange::Rows } else { words.one_of(&Exchange::ALL) };
+                let exchange = if rowwise { Exchange::Rows } else { exchange(words, number) };
                 TablePlan::column_wise(&table, exchange, &all)
             }
         };
         TablePlan { round: RoundCapacity { vectors: words.one_of(vectors), ids: 1 }, ..plan }
     };
-    let tables = training.model.all_tables().into_iter().map(of_table).collect();
+    let tables = training.model.all_tables().into_iter().enumerate().map(of_table).collect();
     Ok(EmbeddingPlan { topology: Topology::new(ranks, nodes)?, tables })
 }
 

@@ -91,6 +91,16 @@ pub(super) fn some_devices(words: &mut Words) -> Result<Vec<Arc<Device>>, Failed
     devices(2 + words.below(most - 1) as usize)
 }
 
+/// Draws what ranks exchange for a table. Rows that attention reads are not pooled.
+pub(super) fn random_exchange(words: &mut Words, training: &Training, table: usize) -> Exchange {
+    let spec = &training.model.spec;
+    let mut attended = spec.attention.iter().flat_map(|attention| &attention.features);
+    match attended.any(|&feature| spec.features[feature].table == table) {
+        true => Exchange::Rows,
+        false => words.one_of(&Exchange::ALL),
+    }
+}
+
 /// Places each table in one of the given ways. Rows that attention reads are not pooled.
 pub(super) fn random_plan(
     words: &mut Words,
@@ -99,13 +109,7 @@ pub(super) fn random_plan(
     placements: &[Placement],
 ) -> Result<EmbeddingPlan, Failed> {
     let all: Vec<_> = Rank::first(ranks).collect();
-    let spec = &training.model.spec;
-    let attended = spec.attention.iter().flat_map(|attention| &attention.features);
-    let attended: HashSet<_> = attended.map(|&feature| spec.features[feature].table).collect();
-    let exchange = |words: &mut Words, table: usize| match attended.contains(&table) {
-        true => Exchange::Rows,
-        false => words.one_of(&Exchange::ALL),
-    };
+    let exchange = |words: &mut Words, table: usize| random_exchange(words, training, table);
     let plan = |(number, (table, optimizer)): (usize, (TableSpec, Optimizer))| match words.one_of(placements)
     {
         Placement::Replicated => TablePlan::replicated(&table),
