@@ -4,8 +4,9 @@
 //! [`plan`] takes the tables with their frequencies, the ranks and a [`Machine`], and chooses for every table the
 //! placement with which the predicted iteration is the shortest and every rank has enough memory. `cost` predicts the
 //! cost of a placement for each rank, `search` chooses among placements, `report` gives the reasons. `hottest` says
-//! how many look-ups the hottest rows serve, and `tier` which rows a device stores whose memory does not hold all. The formulas are in `docs/guide/planning.md`. Nothing here depends on
-//! datasets or models, draws random numbers or measures time: the same input gives the same plan on every machine.
+//! how many look-ups the hottest rows serve, and `tier` which rows a device stores whose memory does not hold all. The
+//! formulas are in `docs/guide/planning.md`. Nothing here depends on datasets or models, draws random numbers or
+//! measures time: the same input gives the same plan on every machine.
 
 mod choice;
 mod cost;

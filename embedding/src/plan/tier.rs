@@ -6,7 +6,7 @@
 
 use std::iter;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::hottest::{Segment, segments};
 use crate::frequency::FrequencyProfile;
@@ -84,7 +84,7 @@ pub struct BudgetTooSmall {
 }
 
 /// How the rows of a model are divided between a device and host memory.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TierReport {
     /// Rows that the device stores.
     pub device_rows: u64,
@@ -109,7 +109,7 @@ pub struct TierReport {
 }
 
 /// How the rows of a table are divided between a device and host memory.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TableTierReport {
     /// Its name.
     pub name: String,

@@ -1,8 +1,9 @@
 //! Plans which ranks store a job's tables, from how often their rows are looked up.
 //!
 //! `statistics` counts look-ups, `rest` estimates the cost of the dense part, `machine` reads the rates of a machine,
-//! `sweep` plans for several numbers of nodes, and `tier` divides rows between a GPU and host memory. The planner itself is [`rankine_embedding::plan`]; this module
-//! prepares its input from jobs, models and datasets. The same job and dataset give the same plan.
+//! `sweep` plans for several numbers of nodes, and `tier` divides rows between a GPU and host memory. The
+//! planner itself is [`rankine_embedding::plan`]; this module prepares its input from jobs, models and datasets. The
+//! same job and dataset give the same plan.
 
 use std::path::Path;
 
@@ -37,7 +38,7 @@ pub use tier::{TierError, Tiers};
 #[derive(Debug)]
 pub struct Planning {
     model: Model,
-    /// The model's tables, then those of first-order terms.
+    /// The model's tables, then the tables of first-order terms.
     tables: Vec<(TableSpec, Optimizer)>,
     /// The features that look each of them up.
     features: Vec<Vec<usize>>,

@@ -24,7 +24,7 @@ const RESERVED_PARTS: u64 = 16;
 #[derive(Debug, Clone)]
 pub struct Tiers {
     ranks: usize,
-    /// The tables without those of first-order terms, with the features that look them up.
+    /// The tables, but not of first-order terms, with the features that look them up.
     tables: Vec<(DividedTable, Vec<usize>)>,
     first_order_tables: usize,
     report: TierReport,
