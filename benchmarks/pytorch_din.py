@@ -73,7 +73,7 @@ class Part:
         return len(self.labels)
 
     def batch(self, first, size, single, sequence):
-        """Returns labels, numbers, the ids of columns with one id, those of positions, and each position's sample."""
+        """Returns labels, numbers, the ids of columns with one id, the ids of positions, and each position's sample."""
         last = min(first + size, len(self))
         one = torch.stack([self.ids[name][first:last] for name in single], dim=1)
         starts = self.starts[sequence[0]][first : last + 1]

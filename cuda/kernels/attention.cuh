@@ -35,7 +35,7 @@ struct Attention {
     void* gradients;
     // [position][width]
     void* key_gradients;
-    // Where each sample's positions start; those of the last one end.
+    // Where each sample's positions start; where the last one's end.
     const u32* offsets;
     // The number of samples; later ones have no positions.
     const u32* samples_count;

@@ -13,7 +13,7 @@ struct TierPart {
     // The number of its first row among the rows of all tables, and the number of its rows.
     u32 first;
     u32 rows;
-    // The number of its first stored row among those of all tables.
+    // The number of its first stored row among all stored rows.
     u32 stored;
     // Its hot rows.
     u32 hot;
@@ -39,7 +39,7 @@ struct Tier {
     // The distinct rows of a batch, ascending, and their number.
     const u32* rows;
     const u32* count;
-    // Per distinct row: its number among all stored rows, and among those of its part.
+    // Per distinct row: its number among all stored rows, and among the stored rows of its part.
     u32* stored_rows;
     u32* stored_ids;
     // Per stored row: its number in the part. Set for rows of the region.

@@ -1,4 +1,4 @@
-//! Tables of which GPUs store some rows, and host memory the others: all bits are those of tables on GPUs.
+//! Tables of which GPUs store some rows, and host memory the others: all bits are the same as if GPUs stored all rows.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -168,7 +168,7 @@ fn ranks_learn_to_the_bit(_: &Bench, words: &mut Words) -> Outcome {
 }
 
 impl Trained {
-    /// Compares it with another training, and the rows with those of a GPU that stores all of them.
+    /// Compares it with another training, and the rows with the rows of GPUs that store all of them.
     fn is_same(&self, expected: &Self, rows: &[Vec<u64>], cold: usize, context: &str) -> Outcome {
         for (what, is_same) in [
             ("losses", self.losses == expected.losses),

@@ -18,7 +18,7 @@ pub struct TierPart {
     pub first: u32,
     /// Its rows.
     pub rows: u32,
-    /// The number of its first stored row among those of all tables.
+    /// The number of its first stored row among all stored rows.
     pub stored: u32,
     /// Its hot rows, which are the first stored ones.
     pub hot: u32,
@@ -62,9 +62,9 @@ pub struct Tier {
     pub cold: Pointer<u32>,
     /// `[region][list]`: the stored row from which each of them is copied, if the batch before has it.
     pub sources: Pointer<u32>,
-    /// `[region][part]`: how many there are, but at most those of a landing region.
+    /// `[region][part]`: how many there are, but at most as many as a landing region has rows.
     pub cold_counts: Pointer<u32>,
-    /// In page-locked memory: per cold row, its number among those of the part.
+    /// In page-locked memory: per cold row, its number among the cold rows of the part.
     pub host_numbers: Pointer<u32>,
     /// In page-locked memory: per cold row, 1 if it must be copied from the host; else 0.
     pub host_absent: Pointer<u32>,

@@ -54,10 +54,10 @@ pub use exchange::rows::RowExchange;
 pub use layout::{Feature, Hotness, Ids, KeyPart, KeySequence, Layout};
 pub use local::LocalTables;
 pub use local::route::LocalRouteSnapshot;
+pub use local::tiered::TieredTables;
 pub use look_ups::LookUps;
 pub use routing::router::LookUpCounts;
 pub use storage::device_rows::DeviceRows;
-pub use tier::TieredTables;
 
 /// The weights with which training starts.
 #[derive(Debug, Clone, Copy)]

@@ -258,7 +258,8 @@ fn device_bytes(divided: &[DividedTable]) -> (u64, u64) {
 ///
 /// A landing region of a table holds the cold rows of any batch: as many as the table has, but no more than a batch has
 /// look-ups. If such regions took more than a quarter of the budget, they hold at most 16, 8, 4 or 2 times the expected
-/// cold rows of a batch and 1024 more: as many as fit an eighth of the budget, but at least twice as many. A table whose cold rows would take no more memory than its landing regions stays whole.
+/// cold rows of a batch and 1024 more: as many as fit an eighth of the budget, but at least twice as many. A table
+/// whose cold rows would take no more memory than its landing regions stays whole.
 ///
 /// # Errors
 /// [`BudgetTooSmall`].

@@ -6,8 +6,8 @@
 //! from its region on the device, because host memory has them only later. So a step reads and writes the same values
 //! in the same order as if all rows were on the device.
 //!
-//! [`HotRows`] are the rows of a table that the device stores, and [`TierPlan`] those of all tables. [`ColdRows`] are
-//! the others, in host memory.
+//! [`HotRows`] are the rows of a table that the device stores, and a [`TierPlan`] has them for all tables. [`ColdRows`]
+//! are the others, in host memory.
 
 use std::ops::AddAssign;
 
@@ -55,12 +55,12 @@ pub struct TierTraffic {
     pub bytes_to_device: u64,
     /// Bytes copied to host memory.
     pub bytes_to_host: u64,
-    /// Seconds for which steps waited for their rows; with several devices, those of the one that waited most.
+    /// Seconds for which steps waited for their rows; with several devices, of the one that waited most.
     pub waited_s: f64,
 }
 
 impl AddAssign for TierTraffic {
-    /// Adds the traffic of another device, whose steps are those of this one.
+    /// Adds the traffic of another device in the same steps.
     fn add_assign(&mut self, other: Self) {
         self.batches = self.batches.max(other.batches);
         self.cold_rows += other.cold_rows;

@@ -119,8 +119,8 @@ pub trait Backend: Scorer + Weights {
     /// [`BackendError::Failed`], [`BackendError::Processes`].
     fn traffic(&self) -> Result<RankTraffic, BackendError>;
 
-    /// What was copied between the device and host memory since the model was created, if the device stores only the hot
-    /// rows of tables; when all steps are complete.
+    /// What was copied between the device and host memory since the model was created, if the device stores only the
+    /// hot rows of tables; when all steps are complete.
     ///
     /// # Errors
     /// [`BackendError::Failed`].

@@ -134,8 +134,8 @@ impl Planning {
         }
     }
 
-    /// Makes ranks store some of their rows, instead of all. Tables with rows in host memory are hybrid, and their rows are
-    /// exchanged, unless the job says something else.
+    /// Makes ranks store some of their rows, instead of all. Tables with rows in host memory are hybrid, and their rows
+    /// are exchanged, unless the job says something else.
     pub fn with_tiers(mut self, tiers: &Tiers) -> Self {
         self.device_rows = tiers.device_rows().collect();
         self
@@ -219,8 +219,8 @@ pub fn machine_of_job(path: &Path, memory_bytes: u64, job: &Job) -> Result<Machi
         .map_err(|error| Conflict::new("device.machine", error.to_string()))
 }
 
-/// Plans which ranks of a machine store the tables of a training, some of whose rows may be in host memory. The plan has
-/// one entry per table of [`Model::all_tables`].
+/// Plans which ranks of a machine store the tables of a training, some of whose rows may be in host memory. The plan
+/// has one entry per table of [`Model::all_tables`].
 ///
 /// # Errors
 /// See [`PlacementError`].

@@ -42,8 +42,8 @@ pub enum TierError {
 }
 
 impl Tiers {
-    /// Divides the rows of the tables of a job that `ranks` GPUs train, each with `memory_bytes` bytes of memory; `None`
-    /// if they store all rows. Rows take turns among the ranks, so each has about the same share of both kinds.
+    /// Divides the rows of the tables of a job that `ranks` GPUs train, each with `memory_bytes` bytes of memory;
+    /// `None` if they store all rows. Rows take turns among the ranks, so each has about the same share of both kinds.
     ///
     /// # Errors
     /// [`TierError::Conflict`] if nobody counted the rows of the dataset, or a budget is too small.

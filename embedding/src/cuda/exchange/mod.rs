@@ -2,6 +2,7 @@
 //! peers.
 
 pub(crate) mod bag_rails;
+mod cold_rows;
 pub(crate) mod landing;
 pub(crate) mod pooled;
 pub(crate) mod rails;
@@ -30,7 +31,7 @@ use super::storage::device_rows::DeviceRows;
 use super::storage::stage::StagingMemory;
 use super::tier::DeviceTier;
 use super::{InitialWeights, RoutedBatch, UpdateInputs, blocks};
-use crate::tier::{TierPlan, TierTraffic};
+use crate::tier::TierPlan;
 use crate::traffic::RankTraffic;
 
 /// One rank's part of all tables.
@@ -76,7 +77,7 @@ impl NodeTables {
     /// Creates the tables with the weights of the start of training, and the matching state. Rows travel as `T`, the
     /// type that the model computes in. `routes` is the number of batch slots, each of which holds a route. With
     /// several nodes there must be two rails: one for routes and one for everything else. With a plan, host memory has
-    /// some of the rows; then steps are as those of [`super::TieredTables`]. A collective call.
+    /// some of the rows; then steps are as with [`super::TieredTables`]. A collective call.
     ///
     /// # Panics
     /// If the layout is for another number of ranks or nodes, if there are fewer than two routes (one is built while
@@ -332,12 +333,7 @@ impl NodeTables {
         // SAFETY: the caller vouches for it.
         unsafe {
             self.exchange.merge(lane, batch_slot)?;
-            if let Some(tier) = &self.tier {
-                let route = &self.exchange.routes[batch_slot];
-                let (entries, blocks) = self.exchange.entries_of(lane, batch_slot);
-                tier.locate(lane, route.distinct(), batch_slot)?;
-                tier.replace_entries(lane, entries, batch_slot, blocks)?;
-            }
+            self.locate(lane, batch_slot)?;
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.route(lane, batch_slot))
         }
     }
@@ -386,10 +382,7 @@ impl NodeTables {
         let RowExchange { layout, landing, routes, .. } = &self.exchange;
         // SAFETY: the caller vouches for all of this.
         unsafe {
-            if let Some(tier) = &self.tier {
-                let storage = self.rows.table.pointer();
-                tier.forward(lane, routes[batch.slot].distinct(), batch.slot, storage)?;
-            }
+            self.forward(lane, batch.slot)?;
             match &self.rails {
                 None => self.exchange.send::<T>(lane, &self.rows, batch.slot)?,
                 Some(rails) => {
@@ -569,38 +562,6 @@ impl NodeTables {
         }
         // Marks have one bit per row of the rank, wherever it is stored.
         self.rows.mark(lane, owned.rows, owned.rows_count, inputs.stop)
-    }
-
-    /// Copies the rows of a slot's batch that are in host memory to the GPU, and makes the lane of steps wait for them;
-    /// see [`super::TieredTables::land`].
-    ///
-    /// # Errors
-    /// If the batch has more of these rows than the GPU has room for, or the driver reports an error.
-    pub fn land(&mut self, main: &Lane, batch_slot: usize) -> Result<()> {
-        let storage = self.rows.table.pointer();
-        self.tier.as_mut().map_or(Ok(()), |tier| tier.land(main, batch_slot, storage))
-    }
-
-    /// Notes that the step of a slot's batch was enqueued, which updates rows.
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub fn learned(&mut self, main: &Lane, batch_slot: usize) -> Result<()> {
-        self.tier.as_mut().map_or(Ok(()), |tier| tier.learned(main, batch_slot))
-    }
-
-    /// Waits until all rows that steps have changed are back in host memory; see [`super::TieredTables::finish`].
-    ///
-    /// # Errors
-    /// If work of the GPU failed.
-    pub fn finish(&mut self, main: &Lane) -> Result<()> {
-        let storage = self.rows.table.pointer();
-        self.tier.as_mut().map_or(Ok(()), |tier| tier.finish(main, storage))
-    }
-
-    /// What was copied between the GPU and host memory since the tables were created, if that has some of the rows.
-    pub fn tier_traffic(&self) -> Option<TierTraffic> {
-        self.tier.as_ref().map(DeviceTier::traffic)
     }
 
     /// Tracks, from the work enqueued next on, which rows are updated, with one bit per row.

@@ -1,6 +1,7 @@
 //! Tables on one GPU: nothing is exchanged; rows are looked up and updated in place.
 
 pub(crate) mod route;
+pub(crate) mod tiered;
 
 use std::sync::Arc;
 
@@ -253,7 +254,7 @@ impl RowUpdate<'_> {
     /// Enqueues it.
     ///
     /// # Safety
-    /// The route must be that of the ids, and the store have its rows; see [`LocalTables::update`].
+    /// The route must be built from the ids, and the store have its rows; see [`LocalTables::update`].
     pub(crate) unsafe fn enqueue<T: Element>(
         self,
         lane: &Lane,

@@ -2,8 +2,8 @@
 //!
 //! Threads of the host gather rows in page-locked memory, from which the GPU's copy engines take them, and scatter
 //! those that come back. No kernel reads host memory, and no step waits for the host once it has begun. While the step
-//! of batch `i` runs, the rows of batch `i - 1` return, and then those of batch `i + 1` come: so rows that only these
-//! two share are taken from host memory, and only those of batch `i` are copied on the GPU.
+//! of batch `i` runs, the rows of batch `i - 1` return, and then the rows of batch `i + 1` come: so rows that only
+//! these two share are taken from host memory, and only rows of batch `i` are copied on the GPU.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) struct Carrier {
     done: [Moment; 2],
     /// Which of these is the last one's.
     last_done: usize,
-    /// Whether the rows that landed last are those of a step, and whether those that landed before them are.
+    /// Whether the rows that landed last are for a step, and whether the rows before them were.
     landed_for_steps: [bool; 2],
     /// The slot of the last step, whose rows do not return yet.
     learned: Option<usize>,

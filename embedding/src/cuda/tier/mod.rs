@@ -6,11 +6,10 @@
 //! alike.
 //!
 //! There is a landing region per batch slot. While the step of a batch runs, the rows of the next one are copied into
-//! its region, and those of the one before are copied back ([`Carrier`]).
+//! its region, and the rows of the one before are copied back ([`Carrier`]).
 
 mod carrier;
 mod divided_part;
-mod tables;
 
 use std::sync::Arc;
 
@@ -29,7 +28,7 @@ use crate::random::UniformField;
 use crate::tier::{ColdRows, HotRows, TierPlan, TierTraffic};
 use carrier::Carrier;
 pub(crate) use divided_part::DividedPart;
-pub use tables::TieredTables;
+use divided_part::Place;
 
 /// Blocks per part of kernels that go through its cold rows.
 const PART_BLOCKS: u32 = 32;
@@ -58,12 +57,37 @@ pub(crate) struct DeviceTier {
 }
 
 /// Where the stored rows of each part are: hot rows, then landing regions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct StoredRows {
     /// Where each part's rows start, in words, and where the last one's end.
     words: Vec<u64>,
     /// The number of each part's first row among all stored rows, and where the last one's end.
     bases: Vec<u32>,
+}
+
+impl Default for StoredRows {
+    fn default() -> Self {
+        Self { words: vec![0], bases: vec![0] }
+    }
+}
+
+impl StoredRows {
+    /// Where the last part's rows end: in words, and among all stored rows.
+    fn end(&self) -> (u64, u32) {
+        (self.words[self.words.len() - 1], self.bases[self.bases.len() - 1])
+    }
+
+    /// Adds the rows of a part.
+    fn push(&mut self, rows: u64, row_words: usize) -> Result<()> {
+        let (words, base) = self.end();
+        let (have, most) = (u64::from(base) + rows, u64::from(u32::MAX));
+        if have > most {
+            return Err(Error::TooLarge { what: "rows on a GPU", have, most });
+        }
+        self.words.push(words + rows * row_words as u64);
+        self.bases.push(have as u32);
+        Ok(())
+    }
 }
 
 /// What belongs to the landing region of a slot.
@@ -144,6 +168,95 @@ impl Division {
         let landing_rows = landing_rows.min(rows - hot.len());
         Ok((landing_rows > 0).then_some(Self { hot, landing_rows, row, step }))
     }
+
+    /// Creates `count` initial cold rows of a part: all, or none.
+    fn cold_rows(&self, layout: &Layout, part: usize, count: u64, weights: InitialWeights) -> ColdRows {
+        let mut cold = ColdRows::zeroed(layout.row_layout(part), count);
+        if count > 0 {
+            let table = layout.parts[part].table;
+            let is_drawn = table < weights.drawn;
+            let field = is_drawn.then(|| UniformField::new(weights.seed, table as u32));
+            let learned = (&layout.tables[table], layout.optimizers[table].rule);
+            cold.initialize(&self.hot, |number| self.row + number * self.step, learned, field);
+        }
+        cold
+    }
+}
+
+/// The rows of a rank, part by part.
+#[derive(Debug, Default)]
+struct DividedRows {
+    stored: StoredRows,
+    divided: Vec<DividedPart>,
+    parts: Vec<TierPart>,
+    /// Per stored row of a divided part, its number in the table; anything for others before them.
+    listed: Vec<u32>,
+    /// The set of hot rows.
+    bits: Vec<u32>,
+    lines: Vec<u32>,
+    /// How many rows it has.
+    members: u32,
+    /// Entries of a region's lists.
+    list: usize,
+    /// Words of staging memory.
+    staged: usize,
+}
+
+impl DividedRows {
+    /// Adds a part of the layout: all of its rows, or its hot rows and `slots` landing regions.
+    fn push(
+        &mut self,
+        (device, slots): (&Device, usize),
+        (layout, rank): (&Layout, Rank),
+        number: usize,
+        plan: &TierPlan,
+        weights: InitialWeights,
+    ) -> Result<()> {
+        let part = &layout.parts[number];
+        let (row_words, rows) = (layout.row_words(number), layout.part_rows(rank, part));
+        let (words, base) = self.stored.end();
+        let mut of_part = TierPart {
+            words,
+            first: layout.bases[number] as u32,
+            rows: rows as u32,
+            stored: base,
+            hot: rows as u32,
+            key: Feature::UNLISTED,
+            members_before: self.members,
+            landing: 0,
+            list: self.list as u32,
+            row_words: row_words as u32,
+            row: 0,
+            step: 1,
+            reserved: 0,
+        };
+        let mut stored_rows = rows;
+        if let Some(division) = Division::of(layout, plan, rank, part)? {
+            let Division { hot, landing_rows, row, step } = &division;
+            let landing = *landing_rows as usize;
+            stored_rows = hot.len() + slots as u64 * landing_rows;
+            of_part.hot = hot.len() as u32;
+            of_part.key = 32 * self.bits.len() as u32;
+            (of_part.landing, of_part.row, of_part.step) = (landing as u32, *row as u32, *step as u32);
+            let (bits, lines) = hot.words();
+            self.bits.extend_from_slice(bits);
+            self.lines.extend(lines.iter().map(|before| self.members + before));
+            self.members += of_part.hot;
+            self.listed.resize(base as usize, 0);
+            self.listed.extend(hot.iter().map(|hot| (row + hot * step) as u32));
+            self.listed.resize(base as usize + stored_rows as usize, *row as u32);
+            let landing_words = words as usize + of_part.hot as usize * row_words;
+            let place = Place { part: number, list: self.list, staged: self.staged, landing, landing_words };
+            // While memory is only measured, there are no rows.
+            let cold_rows = if device.is_measured() { 0 } else { rows - hot.len() };
+            let cold = division.cold_rows(layout, number, cold_rows, weights);
+            self.divided.push(DividedPart::new(place, &layout.tables[part.table].name, division.hot, cold));
+            self.list += landing;
+            self.staged += landing * row_words;
+        }
+        self.parts.push(of_part);
+        self.stored.push(stored_rows, row_words)
+    }
 }
 
 impl DeviceTier {
@@ -168,66 +281,11 @@ impl DeviceTier {
             return Err(Error::NotExchanged("pooled bags of tables with rows in host memory"));
         }
         let _tier = device.purpose("rows from host memory");
-        let mut stored = StoredRows { words: vec![0], bases: vec![0] };
-        let (mut divided, mut parts, mut listed) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut bits, mut lines, mut members) = (Vec::new(), Vec::new(), 0);
-        let (mut list, mut staged) = (0, 0);
-        for (number, part) in layout.parts.iter().enumerate() {
-            let (row_words, rows) = (layout.row_words(number), layout.part_rows(rank, part));
-            let (words, base) = (stored.words[number], stored.bases[number]);
-            let mut of_part = TierPart {
-                words,
-                first: layout.bases[number] as u32,
-                rows: rows as u32,
-                stored: base,
-                hot: rows as u32,
-                key: Feature::UNLISTED,
-                members_before: members,
-                landing: 0,
-                list: list as u32,
-                row_words: row_words as u32,
-                row: 0,
-                step: 1,
-                reserved: 0,
-            };
-            let mut stored_rows = rows;
-            if let Some(division) = Division::of(layout, plan, rank, part)? {
-                let Division { hot, landing_rows, row, step } = division;
-                let (own_bits, own_lines) = hot.words();
-                let (cold_rows, landing) = (rows - hot.len(), landing_rows as usize);
-                stored_rows = hot.len() + slots as u64 * landing_rows;
-                of_part.hot = hot.len() as u32;
-                of_part.key = 32 * bits.len() as u32;
-                (of_part.landing, of_part.row, of_part.step) = (landing as u32, row as u32, step as u32);
-                bits.extend_from_slice(own_bits);
-                lines.extend(own_lines.iter().map(|before| members + before));
-                members += of_part.hot;
-                listed.resize(base as usize, 0);
-                listed.extend(hot.iter().map(|hot| (row + hot * step) as u32));
-                listed.resize(base as usize + stored_rows as usize, row as u32);
-                let (spec, row_layout) = (&layout.tables[part.table], layout.row_layout(number));
-                let mut cold = ColdRows::zeroed(row_layout, if device.is_measured() { 0 } else { cold_rows });
-                if !device.is_measured() {
-                    let is_drawn = part.table < weights.drawn;
-                    let field = is_drawn.then(|| UniformField::new(weights.seed, part.table as u32));
-                    let rule = layout.optimizers[part.table].rule;
-                    cold.initialize(&hot, |number| row + number * step, (spec, rule), field);
-                }
-                let landing_words = words as usize + of_part.hot as usize * row_words;
-                let place = divided_part::Place { part: number, list, staged, landing, landing_words };
-                divided.push(DividedPart::new(place, &spec.name, hot, cold));
-                list += landing;
-                staged += landing * row_words;
-            }
-            let most = u64::from(u32::MAX);
-            let have = u64::from(base) + stored_rows;
-            if have > most {
-                return Err(Error::TooLarge { what: "rows on a GPU", have, most });
-            }
-            stored.words.push(words + stored_rows * row_words as u64);
-            stored.bases.push(have as u32);
-            parts.push(of_part);
+        let mut divided = DividedRows::default();
+        for number in 0..layout.parts.len() {
+            divided.push((device, slots), (layout, rank), number, plan, weights)?;
         }
+        let DividedRows { stored, divided, parts, listed, bits, lines, list, staged, .. } = divided;
         let region = || {
             Ok(Region {
                 stored_rows: Buffer::filled(device, distinct_max, 0)?,
@@ -255,12 +313,12 @@ impl DeviceTier {
 
     /// Words of all stored rows.
     pub(crate) fn words(&self) -> usize {
-        self.stored.words[self.parts.len()] as usize
+        self.stored.end().0 as usize
     }
 
     /// Number of all stored rows.
     pub(crate) fn row_numbers(&self) -> usize {
-        self.stored.bases[self.parts.len()] as usize
+        self.stored.end().1 as usize
     }
 
     /// Where the stored rows of a part start, in words.
@@ -268,7 +326,7 @@ impl DeviceTier {
         self.stored.words[part] as usize
     }
 
-    /// The shards of all rows, changed to those of the stored rows.
+    /// Changes the shards of all rows to shards of the stored rows.
     pub(crate) fn shards(&self, shards: Vec<Shard>) -> Vec<Shard> {
         let of_part = |(number, shard): (usize, Shard)| {
             let (words, base) = (self.stored.words[number], self.stored.bases[number]);
@@ -281,7 +339,7 @@ impl DeviceTier {
         shards.into_iter().enumerate().map(of_part).collect()
     }
 
-    /// The features of all rows, changed to those that look up stored rows, by ids in the order of slots.
+    /// Changes the features of all rows to look up stored rows, by ids in the order of slots.
     pub(crate) fn features(&self, features: Vec<Feature>) -> Vec<Feature> {
         let of_feature = |feature: Feature| {
             let part = feature.shard as usize;
@@ -355,7 +413,7 @@ impl DeviceTier {
     /// Enqueues copying the cold rows that a slot's batch shares with the batch before, after the step of that one.
     ///
     /// # Safety
-    /// As for [`DeviceTier::locate`]; the storage must be that of the stored rows.
+    /// As for [`DeviceTier::locate`]; the storage must have the stored rows.
     pub(crate) unsafe fn forward(
         &self,
         lane: &Lane,

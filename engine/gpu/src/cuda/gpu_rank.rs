@@ -165,8 +165,8 @@ impl<T: Element> GpuRank<T> {
         })
     }
 
-    /// Sends a batch to the next slot once that is free, and counts it as in flight. If look-ups need its route, that is
-    /// built.
+    /// Sends a batch to the next slot once that is free, and counts it as in flight. If look-ups need its route, that
+    /// is built.
     fn send(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<usize> {
         let (slot, trains) = (self.slot, step.number > 0);
         // Passes use the buffers of steps, but not their slots.
@@ -229,7 +229,7 @@ impl<T: Element> GpuRank<T> {
         (&mut slots.slots[slot], lane, main)
     }
 
-    /// If look-ups need a route: enqueues building that of a slot, and makes the main lane wait for it.
+    /// If look-ups need a route: enqueues building it for a slot, and makes the main lane wait for it.
     fn route(&mut self, slot: usize, trains: bool) -> Result<()> {
         let (slot, lane, main) = self.slot_and_lane(slot, trains);
         // SAFETY: the buffers that the graph was captured with are this value's.

@@ -60,8 +60,8 @@ pub(super) trait RankModel: Debug + Send {
     /// Returns what it has exchanged in training, after all steps are done; only the sum over all ranks is meaningful.
     fn traffic(&self) -> Result<RankTraffic>;
 
-    /// Returns what was copied between its GPU and host memory, if the GPU stores the hot rows only; after all steps are
-    /// done.
+    /// Returns what was copied between its GPU and host memory, if the GPU stores the hot rows only; after all steps
+    /// are done.
     fn tier_traffic(&self) -> Option<TierTraffic>;
 
     /// Returns how many slots must have batches to be trained on in turn.

@@ -31,8 +31,8 @@ pub struct ModelSetup {
     /// The placement of tables over several GPUs: one entry per table of [`Model::all_tables`]. Without it,
     /// every table is sharded row-wise over all ranks.
     pub plan: Option<EmbeddingPlan>,
-    /// Which rows of the tables GPUs store, one entry per table of [`Model::all_tables`], if host memory has the others;
-    /// with one node.
+    /// Which rows of the tables GPUs store, one entry per table of [`Model::all_tables`], if host memory has the
+    /// others; with one node.
     pub tier: Option<TierPlan>,
     /// Whether updated rows are recorded, for incremental checkpoints.
     pub tracks_updates: bool,

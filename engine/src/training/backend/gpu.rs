@@ -79,8 +79,8 @@ pub(super) fn device_of(
     }
 }
 
-/// Divides the rows of a job's tables between its GPUs and host memory, if the job says so, and checks that the host has
-/// memory for its part.
+/// Divides the rows of a job's tables between its GPUs and host memory, if the job says so, and checks that the host
+/// has memory for its part.
 fn divide(
     job: &Job,
     gpus: &OpenGpus,

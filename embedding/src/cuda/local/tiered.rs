@@ -6,16 +6,16 @@ use rankine_cuda::kernels::{Element, LookUp, SparseUpdate, Vectors};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_topology::Rank;
 
-use super::{DeviceTier, DistinctRows};
+use super::RowUpdate;
+use super::route::LocalRoute;
 use crate::cuda::error::{Result, check_ids};
 use crate::cuda::layout::Layout;
-use crate::cuda::local::RowUpdate;
-use crate::cuda::local::route::LocalRoute;
 use crate::cuda::look_ups::LookUps;
 use crate::cuda::routing::router::{LookUpCounts, RouteBuffers, Router};
 use crate::cuda::storage::RowStore;
 use crate::cuda::storage::device_rows::DeviceRows;
 use crate::cuda::storage::stage::StagingMemory;
+use crate::cuda::tier::{DeviceTier, DistinctRows};
 use crate::cuda::{InitialWeights, POISON, RoutedBatch, UpdateInputs};
 use crate::tier::{TierPlan, TierTraffic};
 
@@ -135,7 +135,7 @@ impl TieredTables {
         self.tier.land(main, slot, self.rows.table.pointer())
     }
 
-    /// Notes that the step of a slot's batch was enqueued, which updates rows: those of host memory return there.
+    /// Notes that the step of a slot's batch was enqueued, which updates rows: cold rows return to host memory.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -153,13 +153,13 @@ impl TieredTables {
     }
 
     /// Enqueues the look-up of the first `samples` samples of a slot's batch, whose rows have landed; see
-    /// [`super::LocalTables::look_up`].
+    /// [`crate::cuda::LocalTables::look_up`].
     ///
     /// # Panics
     /// If the vectors are in fp8, but not [`TieredTables::pools_to_fp8`].
     ///
     /// # Safety
-    /// As for [`super::LocalTables::look_up`].
+    /// As for [`crate::cuda::LocalTables::look_up`].
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -196,10 +196,11 @@ impl TieredTables {
         self.look_ups.fit_fp8()
     }
 
-    /// Enqueues the update of each row that a slot's batch looks up, by its table's rule, from the sum of its gradients.
+    /// Enqueues the update of each row that a slot's batch looks up, by its table's rule, from the sum of its
+    /// gradients.
     ///
     /// # Safety
-    /// As for [`super::LocalTables::update`].
+    /// As for [`crate::cuda::LocalTables::update`].
     ///
     /// # Errors
     /// If the driver reports an error.
