@@ -6,7 +6,7 @@ Run it from the root of the repository after `cargo build --release`, with a Pyt
     python benchmarks/sequences.py --auc 1,2,3   # the AUC of din, mean and PyTorch's din; seeds of data and weights
 
 Both train the job of configs/sequences.toml with the same samples in the same order (benchmarks/pytorch_din.py).
-Rankine's rate is that of a whole run, reading included; PyTorch's samples are in memory, and its rate is that of its
+Rankine's rate is the mean of a whole run, reading included. PyTorch's samples are in memory; its rate follows from its
 median step, of the fastest of its variants: eager or compiled, one or two threads.
 """
 

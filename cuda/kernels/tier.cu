@@ -8,7 +8,7 @@
 
 // Where the rows of a part of a table are.
 struct TierPart {
-    // Where its first stored row is, in words.
+    // The first word of its first stored row.
     u64 words;
     // The number of its first row among the rows of all tables, and the number of its rows.
     u32 first;

@@ -12,7 +12,7 @@ use crate::runtime::Pointer;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct TierPart {
-    /// Where its first stored row is, in words of four bytes.
+    /// The first word of its first stored row.
     pub words: u64,
     /// The number of its first row among the rows of all tables.
     pub first: u32,

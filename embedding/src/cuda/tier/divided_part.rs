@@ -27,11 +27,11 @@ pub(super) struct Place {
     pub(super) part: usize,
     /// Where its cold rows start in a region's lists.
     pub(super) list: usize,
-    /// Where its rows start in staging memory, in words.
+    /// The first word of its rows in staging memory.
     pub(super) staged: usize,
     /// Rows of a landing region.
     pub(super) landing: usize,
-    /// Where its first landing region starts in the GPU's memory, in words.
+    /// The first word of its first landing region in the GPU's memory.
     pub(super) landing_words: usize,
 }
 

@@ -59,7 +59,7 @@ pub(crate) struct DeviceTier {
 /// Where the stored rows of each part are: hot rows, then landing regions.
 #[derive(Debug)]
 struct StoredRows {
-    /// Where each part's rows start, in words, and where the last one's end.
+    /// The first word of each part's rows, and where the last one's end.
     words: Vec<u64>,
     /// The number of each part's first row among all stored rows, and where the last one's end.
     bases: Vec<u32>,
@@ -72,7 +72,7 @@ impl Default for StoredRows {
 }
 
 impl StoredRows {
-    /// Where the last part's rows end: in words, and among all stored rows.
+    /// Where the last part's rows end: the next word, and the next number among all stored rows.
     fn end(&self) -> (u64, u32) {
         (self.words[self.words.len() - 1], self.bases[self.bases.len() - 1])
     }
@@ -136,7 +136,7 @@ struct Division {
 }
 
 impl Division {
-    /// That of a part, if the rank has cold rows of it.
+    /// Divides a part, if the rank has cold rows of it.
     fn of(layout: &Layout, plan: &TierPlan, rank: Rank, part: &Part) -> Result<Option<Self>> {
         let (Some(tier), Holder::Owned(owner)) = (&plan.tables[part.table], &part.holder) else {
             return Ok(None);
@@ -321,7 +321,7 @@ impl DeviceTier {
         self.stored.end().1 as usize
     }
 
-    /// Where the stored rows of a part start, in words.
+    /// The first word of the stored rows of a part.
     pub(crate) fn part_words(&self, part: usize) -> usize {
         self.stored.words[part] as usize
     }
