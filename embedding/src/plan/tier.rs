@@ -79,7 +79,7 @@ pub struct DividedTable {
 /// Why no rows are divided: the budget does not even hold the landing regions, and tables that must be on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetTooSmall {
-    /// The least budget that would do, within a part in [`TRIED`].
+    /// The least budget that would do, to within 1/256.
     pub needed_bytes: u64,
 }
 
