@@ -34,7 +34,7 @@ impl NodeTables {
     }
 
     /// Copies the rows of a slot's batch that are in host memory to the GPU, and makes the lane of steps wait for them;
-    /// see [`super::TieredTables::land`].
+    /// see [`crate::cuda::TieredTables::land`].
     ///
     /// # Errors
     /// If the batch has more of these rows than the GPU has room for, or the driver reports an error.
@@ -51,7 +51,8 @@ impl NodeTables {
         self.tier.as_mut().map_or(Ok(()), |tier| tier.learned(main, batch_slot))
     }
 
-    /// Waits until all rows that steps have changed are back in host memory; see [`super::TieredTables::finish`].
+    /// Waits until all rows that steps have changed are back in host memory; see
+    /// [`crate::cuda::TieredTables::finish`].
     ///
     /// # Errors
     /// If work of the GPU failed.
