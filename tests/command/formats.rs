@@ -270,6 +270,10 @@ fn old_job_files_mean_what_they_meant() {
                     check(&name, expected, found.get(key).unwrap_or_else(|| panic!("{name} is gone")));
                 }
             }
+            (toml::Value::Array(expected), toml::Value::Array(found)) => {
+                assert_eq!(found.len(), expected.len(), "{name}");
+                std::iter::zip(expected, found).for_each(|(expected, found)| check(name, expected, found));
+            }
             // With "auto", CPUs score as many samples at a time; the number changes no result.
             (toml::Value::Integer(8192), toml::Value::String(auto)) if name.ends_with("eval: batch_size") => {
                 assert_eq!(auto, "auto", "{name}");
