@@ -106,18 +106,21 @@ fn what_is_not_supported_is_refused_with_a_way_out() {
     let refused = |args: Vec<&str>, expected: &[&str]| {
         run(args).with(USAGE).says(expected);
     };
-    // Several GPUs.
-    let several = ["plan", &job, "--machine", "h200", "--ranks", "2", "--set"];
-    refused(
-        several.into_iter().chain([budget]).collect(),
-        &[
-            "--set embedding.device_memory=500kB",
-            "supported on one GPU only, not on 2",
-            "set device.ranks to 1",
-        ],
-    );
+    // Several nodes, and tables whose rows no GPU stores by itself.
+    let on_two = |args: &[&'static str]| -> Vec<String> {
+        let plan = ["plan", job.as_str(), "--machine", "h200", "--ranks", "2"];
+        plan.iter().chain(args).map(ToString::to_string).collect()
+    };
+    run(on_two(&["--set", budget])).with(SUCCESS);
     let host = "table=[{ columns = [\"C1\"], tier = \"host\" }]";
-    refused(several.into_iter().chain([host]).collect(), &["supported on one GPU only, not on 2"]);
+    for sets in [budget, host] {
+        let ended = run(on_two(&["--nodes", "2", "--set", sets])).with(USAGE);
+        ended.says(&["supported on one node only", "set device.nodes to 1"]);
+    }
+    for sets in ["embedding.placement=replicated", "embedding.exchange=pooled"] {
+        let ended = run(on_two(&["--set", budget, "--set", sets])).with(USAGE);
+        ended.says(&["not supported for tables that are replicated or column-wise", "set tier = \"device\""]);
+    }
     // Too little memory, of the GPU and of the host.
     refused(
         on_one_gpu(&job, &["embedding.device_memory=1kB"]),
