@@ -11,10 +11,9 @@ use serde::Serialize;
 use super::hottest::{Segment, segments};
 use crate::frequency::FrequencyProfile;
 use crate::optimizer::UpdateRule;
+use crate::rows::RowLayout;
 use crate::table::TableSpec;
 
-/// Elements, or words of four bytes, to which GPUs pad rows: they read vectors.
-const VECTOR: usize = 4;
 /// Landing regions of a table on the device: of the batch before, of the one that is computed, and of the next one.
 pub const LANDING_REGIONS: u64 = 3;
 /// Regions in host memory through which rows are copied: one in each direction.
@@ -132,10 +131,7 @@ pub struct TableTierReport {
 /// Returns the bytes of a row with its optimizer state in the memory of a GPU, where weights and state are padded to
 /// whole vectors.
 pub fn row_bytes(spec: &TableSpec, rule: UpdateRule) -> u64 {
-    let dim = spec.dim.next_multiple_of(VECTOR);
-    let words = (dim * spec.dtype.bytes() / 4).next_multiple_of(VECTOR)
-        + rule.state_elements(dim).next_multiple_of(VECTOR);
-    4 * words as u64
+    4 * RowLayout::padded(spec.dim, spec.dtype, rule).words as u64
 }
 
 impl DividedTable {

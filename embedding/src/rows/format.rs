@@ -5,6 +5,9 @@ use std::ops::Range;
 use crate::dtype::{Dtype, all_finite};
 use crate::optimizer::UpdateRule;
 
+/// Elements, or words of four bytes, to multiples of which GPUs pad rows: they read vectors.
+pub(crate) const VECTOR: usize = 4;
+
 /// The memory layout of a row, in words of four bytes: weights, then optimizer state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowLayout {
@@ -32,6 +35,20 @@ impl RowLayout {
     ) -> Self {
         let begins = [weight_words, weight_words + filled];
         Self { words, dim, dtype, rowwise: rule.is_rowwise(), begins, kinds: rule.state_names().len() }
+    }
+
+    /// The layout of rows on a GPU, with weights and each kind of state padded to whole vectors.
+    pub(crate) fn padded(dim: usize, dtype: Dtype, rule: UpdateRule) -> Self {
+        let filled = dim.next_multiple_of(VECTOR);
+        let weight_words = (filled * dtype.bytes() / size_of::<f32>()).next_multiple_of(VECTOR);
+        let words = weight_words + rule.state_elements(filled).next_multiple_of(VECTOR);
+        Self::new(words, (dim, dtype), rule, (weight_words, filled))
+    }
+
+    /// Words of the weights.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn weight_words(&self) -> usize {
+        self.begins[0]
     }
 
     /// The first word of each kind of state.

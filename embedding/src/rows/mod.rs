@@ -20,6 +20,7 @@ mod snapshot;
 mod touched;
 
 pub use format::RowLayout;
+pub(crate) use format::VECTOR;
 pub use place::{RowPiece, gather, place};
 pub use snapshot::{RowSelection, Snapshot};
 pub use touched::TouchedRows;

@@ -8,12 +8,10 @@ use crate::dtype::Dtype;
 use crate::memory::Memory;
 use crate::optimizer::UpdateRule;
 use crate::random::UniformField;
-use crate::rows::RowLayout;
+use crate::rows::{RowLayout, VECTOR};
 use crate::table::TableSpec;
 use crate::tier::HotRows;
 
-/// Rows and each kind of their state have room for a multiple of this many elements.
-const ALIGN_ELEMENTS: usize = 4;
 /// Rows that one task copies: few, because each waits for memory, and a batch has only some ten thousand.
 const ROWS_PER_TASK: usize = 64;
 /// How many rows before it is copied a row is loaded into the cache.
@@ -45,7 +43,7 @@ impl ColdRows {
     ) {
         let (layout, bound) = (self.layout, spec.initial_bound());
         // Padding learns nothing, but has the state of weights that are zero, as on the device.
-        let filled = layout.dim.next_multiple_of(ALIGN_ELEMENTS);
+        let filled = layout.dim.next_multiple_of(VECTOR);
         let state_begin = layout.state().first().copied().unwrap_or(layout.words);
         let rows = hot.table_rows();
         // A task takes a range of the table, whose cold rows are consecutive.
@@ -188,12 +186,6 @@ mod tests {
     use crate::Optimizer;
     use crate::cpu::Table;
 
-    fn layout(spec: &TableSpec, rule: UpdateRule) -> RowLayout {
-        let weight_words = (spec.dim * spec.dtype.bytes() / 4).next_multiple_of(4);
-        let words = weight_words + rule.state_elements(spec.dim).next_multiple_of(4);
-        RowLayout::new(words, (spec.dim, spec.dtype), rule, (weight_words, spec.dim))
-    }
-
     #[test]
     fn cold_rows_start_as_those_of_a_table() {
         let rule = UpdateRule::Ftrl { beta: 0.5, l1: 0.0, l2: 0.0 };
@@ -202,7 +194,7 @@ mod tests {
             let optimizer = Optimizer { rule, ..Optimizer::sgd(0.1) };
             let table = Table::initialized(spec.clone(), optimizer, 7, 3);
             let hot = HotRows::of(spec.rows, (0..spec.rows).filter(|row| row % 7 == 2 || *row > 69_000));
-            let layout = layout(&spec, rule);
+            let layout = RowLayout::padded(spec.dim, spec.dtype, rule);
             let mut cold = ColdRows::zeroed(layout, spec.rows - hot.len());
             cold.initialize(&hot, |row| row, (&spec, rule), Some(UniformField::new(7, 3)));
             let mut weights = vec![0.0; 8];
@@ -219,7 +211,7 @@ mod tests {
     #[test]
     fn gathered_rows_come_back_to_their_places() {
         let spec = TableSpec { name: "t".into(), rows: 5000, dim: 4, dtype: Dtype::Fp32 };
-        let layout = layout(&spec, UpdateRule::Sgd);
+        let layout = RowLayout::padded(spec.dim, spec.dtype, UpdateRule::Sgd);
         let mut cold = ColdRows::zeroed(layout, spec.rows);
         for number in 0..spec.rows {
             cold.words_mut(number..number + 1).fill(number as f32);

@@ -1,9 +1,9 @@
 //! The teacher's attention: what the positions of a sequence add to its logit.
 //!
 //! Frequent categories of a query's first column each belong to a hidden group. The positions in the query's group add
-//! the effects of their other categories; all other positions add nothing. With items and shops: a user clicks an item
-//! if past clicks on items of its group were in the right shops. Pooled columns tell which items and which shops are in
-//! a history, but not which item was in which shop, so that a model needs attention.
+//! the effects of their other categories; all other positions add nothing. Take items and shops: users are likely to
+//! click an item if they clicked items of the same group before, in shops with a positive effect. Pooled columns show
+//! which items and which shops are in a history, but not which item came from which shop, so a model needs attention.
 
 use super::effect::Effects;
 use crate::rng::Rng;

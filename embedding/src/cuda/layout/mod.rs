@@ -13,10 +13,8 @@ use crate::cuda::layout::parts::{Holder, Part};
 use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, FrequentRows, RoundCapacity};
+use crate::rows::VECTOR;
 use crate::table::{Pooling, TableSpec};
-
-/// Elements per vector in which rows are read.
-pub(crate) const VECTOR: usize = 4;
 
 /// The number of ids per sample in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

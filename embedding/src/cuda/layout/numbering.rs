@@ -11,9 +11,10 @@ use rankine_topology::{LocalRank, Rank};
 use crate::cuda::InitialWeights;
 use crate::cuda::error::{Error, Result};
 use crate::cuda::layout::parts::{Holder, Part};
-use crate::cuda::layout::{Feature, Hotness, KeyPart, Layout, VECTOR, bits_of};
+use crate::cuda::layout::{Feature, Hotness, KeyPart, Layout, bits_of};
 use crate::dtype::Dtype;
 use crate::placement::Owner;
+use crate::rows::{RowLayout, VECTOR};
 use crate::table::{Pooling, TableSpec};
 
 /// Exchanged rows are padded to a multiple of this many elements: 16 bytes for any type.
@@ -70,16 +71,20 @@ impl Layout {
         self.words(rank)[self.parts.len()] as usize
     }
 
+    /// The memory layout of a part's rows.
+    pub(crate) fn row_layout(&self, part: usize) -> RowLayout {
+        let Part { table, columns, .. } = &self.parts[part];
+        RowLayout::padded(columns.len(), self.tables[*table].dtype, self.optimizers[*table].rule)
+    }
+
     /// Words of four bytes from one row of a part to the next.
     pub(crate) fn row_words(&self, part: usize) -> usize {
-        let rule = self.optimizers[self.parts[part].table].rule;
-        self.weight_words(part) + rule.state_elements(self.filled_dim(part)).next_multiple_of(VECTOR)
+        self.row_layout(part).words
     }
 
     /// Words of a row's weights: state starts where it can be read in vectors of f32.
     pub(crate) fn weight_words(&self, part: usize) -> usize {
-        let table = &self.tables[self.parts[part].table];
-        (self.filled_dim(part) * table.dtype.bytes() / 4).next_multiple_of(VECTOR)
+        self.row_layout(part).weight_words()
     }
 
     /// Elements of a part's row, padded to whole vectors.

@@ -6,8 +6,9 @@ use rankine_topology::Rank;
 
 use crate::cuda::error::Result;
 use crate::cuda::layout::parts::{Holder, Part};
-use crate::cuda::layout::{Feature, Hotness, Layout, VECTOR};
+use crate::cuda::layout::{Feature, Hotness, Layout};
 use crate::placement::Owner;
+use crate::rows::VECTOR;
 use crate::table::{Pooling, TableSpec};
 
 /// Sizes of a rank's own bags that owners pool.

@@ -199,16 +199,6 @@ fn row_part(layout: &Layout, (part, row): (&Part, RowLayout), rank: Rank) -> Opt
     (count > 0).then(|| RowPart { table: part.table, columns: part.columns.clone(), rows, own, layout: row })
 }
 
-impl Layout {
-    /// The memory layout of a part's rows.
-    pub(crate) fn row_layout(&self, part: usize) -> RowLayout {
-        let Part { table, columns, .. } = &self.parts[part];
-        let weights = (columns.len(), self.tables[*table].dtype);
-        let widths = (self.weight_words(part), self.filled_dim(part));
-        RowLayout::new(self.row_words(part), weights, self.optimizers[*table].rule, widths)
-    }
-}
-
 fn unreachable(error: impl std::error::Error + Send + Sync + 'static) -> RowsError {
     RowsError::Access(error.into())
 }
