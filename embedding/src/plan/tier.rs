@@ -14,8 +14,8 @@ use crate::optimizer::UpdateRule;
 use crate::rows::RowLayout;
 use crate::table::TableSpec;
 
-/// Landing regions of a table on the device: of the batch before, of the one that is computed, and of the next one.
-pub const LANDING_REGIONS: u64 = 3;
+/// Landing regions of a table on the device: of the batch before, of the one that is computed, and of the next two.
+pub const LANDING_REGIONS: u64 = 4;
 /// Regions in host memory through which rows are copied: one in each direction.
 pub const STAGING_REGIONS: u64 = 2;
 /// Landing regions that hold any batch may take one part of this many of the budget.
@@ -428,7 +428,7 @@ mod tests {
                 let cold_rows = cold[number].len() as u64;
                 let landing = cold_rows.min(hotness * batch);
                 let whole = *request == TierRequest::Device
-                    || (*request == TierRequest::Hottest && cold_rows <= 3 * landing);
+                    || (*request == TierRequest::Hottest && cold_rows <= LANDING_REGIONS * landing);
                 let cold: &[u64] = if whole { &[] } else { &cold[number] };
                 prop_assert_eq!(found.hot_rows, (counts.len() - cold.len()) as u64);
                 prop_assert_eq!(found.landing_rows, if whole { 0 } else { landing });
@@ -494,10 +494,10 @@ mod tests {
                 assert_eq!(table.hot_lookups, table.lookups);
             }
         }
-        // A byte is missing: three landing regions of 50 rows, and 151 rows are cold at least.
+        // A byte is missing: four landing regions of 50 rows, and 201 rows are cold at least.
         let [large, small] = of(Some(16 * 20_100 - 1))[..] else { panic!() };
         assert_eq!((large.landing_rows, small.cold_rows(), small.landing_rows), (50, 0, 0));
-        assert_eq!(large.cold_rows(), 151, "{large:?}");
+        assert_eq!(large.cold_rows(), 201, "{large:?}");
         // Landing regions of any batch would take more than a quarter, so they are for twice the expected rows.
         // 200,000 rows, most of them rare.
         let rare = table(4, &(0..200_000).map(|row| 1 + 400_000 / (row + 1)).collect::<Vec<u64>>());
@@ -543,10 +543,10 @@ mod tests {
         let report = TierReport::new(iter::zip([&a, &b], &tables));
         assert_eq!((report.device_rows, report.device_bytes), (7, 3 * 16 + 4 * 32));
         assert_eq!((report.host_rows, report.host_bytes), (6, 6 * 32));
-        assert_eq!((report.landing_bytes, report.staging_bytes), (3 * 5 * 32, 2 * 5 * 32));
+        assert_eq!((report.landing_bytes, report.staging_bytes), (4 * 5 * 32, 2 * 5 * 32));
         assert_eq!((report.lookup_share, report.missed_rows, report.missed_bytes), (0.75, 2.5, 80.0));
         let second = &report.tables[1];
         assert_eq!((second.name.as_str(), second.lookup_share, second.host_bytes), ("8", 0.5, 192));
-        assert_eq!(tables[1].device_bytes(), (4 + 15) * 32);
+        assert_eq!(tables[1].device_bytes(), (4 + 20) * 32);
     }
 }

@@ -24,7 +24,7 @@ use super::evaluation::{CudaEvaluation, EvaluationSizes, ScoredBatch, ScoresToRa
 use super::factors::FactorBounds;
 use super::feed::FeedPart;
 use super::group::RankGroup;
-use super::input::{Input, InputLanes, InputLayout, SLOTS, StepParameters};
+use super::input::{Input, InputLanes, InputLayout, StepParameters};
 use super::iteration::Iteration;
 use super::network::{Network, VectorLayout};
 use super::phase::Phase;
@@ -67,6 +67,8 @@ pub(super) struct GpuRank<T> {
     context: RankContext,
     /// The slot of the next step.
     slot: usize,
+    /// If rows are in host memory: what was sent last, and has not begun.
+    sent: Option<Sent>,
     /// The steps that were started and are not known to be done.
     in_flight: VecDeque<StepInFlight>,
     finished: Vec<StepOutcome>,
@@ -85,6 +87,21 @@ struct StepInFlight {
     fed: Vec<Arc<FeedPart>>,
 }
 
+/// A batch in a slot, and what is to be done with it.
+#[derive(Debug, Clone, Copy)]
+enum Sent {
+    /// Train on it.
+    Step { slot: usize, size: usize },
+    /// Score its samples, and add the scores to the evaluation if `evaluate` is set.
+    Pass { slot: usize, size: usize, samples: usize, evaluate: bool },
+}
+
+impl Sent {
+    fn trains(self) -> bool {
+        matches!(self, Self::Step { .. })
+    }
+}
+
 impl<T: Element> GpuRank<T> {
     /// Creates a rank as it is at the start of training, which scores the samples of `batches` training batches at a
     /// time; with several ranks this is a collective call.
@@ -99,8 +116,9 @@ impl<T: Element> GpuRank<T> {
         let network = Network::new(&context, &setup, &vector_layout, rows, to_fp8)?;
         let links = context.links.as_ref();
         let group = links.map(|links| RankGroup::new(links, spec.heads.len())).transpose()?;
-        let outcomes = PinnedBuffer::zeroed(device, SLOTS)?;
-        let inputs = BatchSlots::inputs(device, &InputLayout::new(spec, tables.layout()))?;
+        let slot_count = tables.slots();
+        let outcomes = PinnedBuffer::zeroed(device, slot_count)?;
+        let inputs = BatchSlots::inputs(device, &InputLayout::new(spec, tables.layout()), slot_count)?;
         let scoring = PlannedScoring::new(&context, &setup, (&network, &tables), batches)?;
         let captured = Capture {
             context: &context,
@@ -130,9 +148,10 @@ impl<T: Element> GpuRank<T> {
             copies: Lane::new(device)?,
             routes,
             outcomes,
-            faults: PinnedBuffer::zeroed(device, SLOTS)?,
+            faults: PinnedBuffer::zeroed(device, slot_count)?,
             evaluation: None,
             slot: 0,
+            sent: None,
             in_flight: VecDeque::new(),
             finished: Vec::new(),
             steps: 0,
@@ -170,7 +189,11 @@ impl<T: Element> GpuRank<T> {
     fn send(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<usize> {
         let (slot, trains) = (self.slot, step.number > 0);
         // Passes use the buffers of steps, but not their slots.
-        while self.in_flight.len() == SLOTS || self.in_flight.back().is_some_and(|last| last.trains != trains)
+        if self.sent.is_some_and(|sent| sent.trains() != trains) {
+            self.begin_sent()?;
+        }
+        while self.in_flight.len() == self.slots.slots.len()
+            || self.in_flight.back().is_some_and(|last| last.trains != trains)
         {
             self.finish_first()?;
         }
@@ -208,7 +231,7 @@ impl<T: Element> GpuRank<T> {
         };
         self.in_flight.push_back(StepInFlight { slot, trains, fed });
         self.route(slot, trains)?;
-        self.slot = (slot + 1) % SLOTS;
+        self.slot = (slot + 1) % self.slots.slots.len();
         Ok(slot)
     }
 
@@ -222,18 +245,18 @@ impl<T: Element> GpuRank<T> {
     }
 
     /// Returns the slot of a batch, and the lane on which its route is built.
-    fn slot_and_lane(&mut self, slot: usize, trains: bool) -> (&mut BatchSlot, &Lane, &Lane) {
+    fn slot_and_lane(&mut self, slot: usize, trains: bool) -> (&mut BatchSlot, &Lane) {
         let Self { slots, scoring, main, routes, setup, .. } = self;
         let slots = if trains { slots } else { &mut scoring.slots };
         let lane = if setup.execution.overlaps.has(Overlap::Routes) { routes } else { &*main };
-        (&mut slots.slots[slot], lane, main)
+        (&mut slots.slots[slot], lane)
     }
 
-    /// If look-ups need a route: enqueues building it for a slot, and makes the main lane wait for it.
+    /// If look-ups need a route: enqueues building it for a slot.
     fn route(&mut self, slot: usize, trains: bool) -> Result<()> {
-        let (slot, lane, main) = self.slot_and_lane(slot, trains);
+        let (slot, lane) = self.slot_and_lane(slot, trains);
         // SAFETY: the buffers that the graph was captured with are this value's.
-        Ok(unsafe { slot.enqueue_route(lane, main) }?)
+        Ok(unsafe { slot.enqueue_route(lane) }?)
     }
 
     /// Returns the size class of messages between nodes for a slot's batch, whose route was enqueued last, and
@@ -245,20 +268,24 @@ impl<T: Element> GpuRank<T> {
         }
         self.wait_for(&self.slots_of(trains).slots[slot].routed)?;
         let size = self.tables.size_needed(slot);
-        let (slot, lane, main) = self.slot_and_lane(slot, trains);
+        let (slot, lane) = self.slot_and_lane(slot, trains);
         // SAFETY: the buffers that the graph was captured with are this value's.
-        unsafe { slot.enqueue_rest(size, lane, main) }?;
+        unsafe { slot.enqueue_rest(size, lane) }?;
         Ok(size)
     }
 
-    /// If rows are in host memory: waits for the route of a slot's batch, and copies its rows to the GPU. Meanwhile the
-    /// iteration before is running.
+    /// If look-ups need a route: makes the main lane wait for it. If rows are in host memory, waits for it, and copies
+    /// the rows of the slot's batch to the GPU. Meanwhile the iteration before is running.
     fn land(&mut self, slot: usize, trains: bool) -> Result<()> {
-        if !self.tables.have_cold_rows() {
-            return Ok(());
+        let routed = &self.slots_of(trains).slots[slot].routed;
+        if self.tables.are_routed() {
+            self.main.wait(routed)?;
         }
-        self.wait_for(&self.slots_of(trains).slots[slot].routed)?;
-        Ok(self.tables.land(&self.main, slot)?)
+        if self.tables.have_cold_rows() {
+            self.wait_for(routed)?;
+            self.tables.land(&self.main, slot)?;
+        }
+        Ok(())
     }
 
     /// Returns the slots of batches that are learned from, or of batches that are scored.
@@ -299,24 +326,59 @@ impl<T: Element> GpuRank<T> {
         let rates = vec![Rate::default(); self.tables.layout().tables().len()];
         let slot = self.send(batch, Step::default(), &rates)?;
         let size = self.size(slot, false)?;
-        self.land(slot, false)?;
-        let Input { labels, weights, ids, .. } = self.scoring.slots.slots[slot].input.input();
-        let scored = ScoredBatch {
-            logits: self.network.logits_pointer(),
-            labels,
-            labels_stride: self.scoring.tables.layout().samples(),
-            weights,
-            samples: ids.samples,
-        };
-        // SAFETY: the buffers that the graph was captured with are this value's, and have logits, labels and weights
-        // for as many samples as a slot has.
-        unsafe {
-            self.scoring.pass(slot, size, samples).replay(&self.main)?;
-            if let (true, Some(evaluation)) = (evaluate, &self.evaluation) {
-                evaluation.add(&self.main, scored)?;
+        self.follow(Sent::Pass { slot, size, samples, evaluate })
+    }
+
+    /// Begins what was sent. If rows are in host memory, what was sent before begins instead: so the route of a batch
+    /// is ready when the host needs it to copy the batch's rows.
+    fn follow(&mut self, sent: Sent) -> Result<()> {
+        if !self.tables.have_cold_rows() {
+            return self.begin(sent);
+        }
+        self.begin_sent()?;
+        self.sent = Some(sent);
+        Ok(())
+    }
+
+    /// Begins what was sent and has not begun, if there is anything.
+    fn begin_sent(&mut self) -> Result<()> {
+        self.sent.take().map_or(Ok(()), |sent| self.begin(sent))
+    }
+
+    /// Enqueues a step or a pass over the batch of a slot, once its rows in host memory have been copied.
+    fn begin(&mut self, sent: Sent) -> Result<()> {
+        match sent {
+            Sent::Step { slot, size } => {
+                self.land(slot, true)?;
+                let timed = if slot == 0 { self.timed.next(size) } else { None };
+                let graph = timed.unwrap_or(&mut self.iterations[slot][size]);
+                // SAFETY: the buffers that the graph was captured with are this value's.
+                unsafe { graph.replay(&self.main) }?;
+                self.tables.learned(&self.main, slot)?;
+                self.steps += 1;
+                Ok(self.main.record(&self.slots.slots[slot].done)?)
+            }
+            Sent::Pass { slot, size, samples, evaluate } => {
+                self.land(slot, false)?;
+                let Input { labels, weights, ids, .. } = self.scoring.slots.slots[slot].input.input();
+                let scored = ScoredBatch {
+                    logits: self.network.logits_pointer(),
+                    labels,
+                    labels_stride: self.scoring.tables.layout().samples(),
+                    weights,
+                    samples: ids.samples,
+                };
+                // SAFETY: the buffers that the graph was captured with are this value's, and have logits, labels and
+                // weights for as many samples as a slot has.
+                unsafe {
+                    self.scoring.pass(slot, size, samples).replay(&self.main)?;
+                    if let (true, Some(evaluation)) = (evaluate, &self.evaluation) {
+                        evaluation.add(&self.main, scored)?;
+                    }
+                }
+                Ok(self.main.record(&self.scoring.slots.slots[slot].done)?)
             }
         }
-        Ok(self.main.record(&self.scoring.slots.slots[slot].done)?)
     }
 }
 
@@ -324,17 +386,11 @@ impl<T: Element> RankModel for GpuRank<T> {
     fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
         let slot = self.send(batch, step, rates)?;
         let size = self.size(slot, true)?;
-        self.land(slot, true)?;
-        let timed = if slot == 0 { self.timed.next(size) } else { None };
-        let graph = timed.unwrap_or(&mut self.iterations[slot][size]);
-        // SAFETY: the buffers that the graph was captured with are this value's.
-        unsafe { graph.replay(&self.main) }?;
-        self.tables.learned(&self.main, slot)?;
-        self.steps += 1;
-        Ok(self.main.record(&self.slots.slots[slot].done)?)
+        self.follow(Sent::Step { slot, size })
     }
 
     fn finish(&mut self) -> Result<()> {
+        self.begin_sent()?;
         while !self.in_flight.is_empty() {
             self.finish_first()?;
         }
@@ -350,6 +406,7 @@ impl<T: Element> RankModel for GpuRank<T> {
     fn logits(&mut self, batch: Batch<'_>) -> Result<Vec<f32>> {
         let count = batch.len();
         self.score(batch, false)?;
+        self.begin_sent()?;
         Ok(self.network.logits(&self.main, count)?)
     }
 
@@ -404,7 +461,7 @@ impl<T: Element> RankModel for GpuRank<T> {
     }
 
     fn slots_needed(&self) -> usize {
-        if self.tables.have_cold_rows() { SLOTS } else { 1 }
+        if self.tables.have_cold_rows() { self.tables.slots() } else { 1 }
     }
 
     fn phases(&self) -> Result<Vec<TimedPhase>> {
@@ -439,19 +496,19 @@ impl<T: Element> RankModel for GpuRank<T> {
         let device = self.main.device();
         let moments = (0..=steps).map(|_| Moment::new(device)).collect::<Result<Vec<_>, _>>()?;
         self.main.record(&moments[0])?;
-        for (step, moment) in moments[1..].iter().enumerate() {
+        for step in 0..steps {
             let slot = step % slots;
             self.routes.wait(&self.slots.slots[slot].done)?;
             self.route(slot, true)?;
             let size = self.size(slot, true)?;
-            self.land(slot, true)?;
-            // SAFETY: the buffers that the graph was captured with are this value's.
-            unsafe { self.iterations[slot][size].replay(&self.main) }?;
-            self.tables.learned(&self.main, slot)?;
-            self.steps += 1;
-            self.main.record(&self.slots.slots[slot].done)?;
-            self.main.record(moment)?;
+            self.follow(Sent::Step { slot, size })?;
+            // What begins now may be the step before.
+            if self.sent.is_none() || step > 0 {
+                self.main.record(&moments[step + usize::from(self.sent.is_none())])?;
+            }
         }
+        self.begin_sent()?;
+        self.main.record(&moments[steps])?;
         self.main.synchronize()?;
         self.tables.check(&self.main)?;
         let times = moments.windows(2).map(|pair| pair[1].ms_since(&pair[0]));

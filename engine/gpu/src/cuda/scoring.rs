@@ -64,7 +64,7 @@ impl PlannedScoring {
         let passes = passes(batches).into_iter();
         let plans = passes.map(|batches| network.plan_forward(batches * samples, false));
         Ok(Self {
-            inputs: BatchSlots::inputs(device, &layout)?,
+            inputs: BatchSlots::inputs(device, &layout, tables.slots())?,
             tables: scored_tables,
             batches,
             plans: plans.collect::<Result<_>>()?,

@@ -6,7 +6,7 @@ use rankine_cuda::{Device, Graph, Lane, Moment};
 use rankine_embedding::cuda::Result;
 use rankine_reader::Schema;
 
-use super::input::{InputLayout, InputSlot, SLOTS, Unpacker};
+use super::input::{InputLayout, InputSlot, Unpacker};
 
 /// The slots of batches in one layout, and what unpacks batches into them.
 #[derive(Debug)]
@@ -21,6 +21,7 @@ pub(super) struct BatchSlots {
 pub(super) struct BatchSlot {
     pub(super) route: RouteGraphs,
     pub(super) input: InputSlot,
+    /// When the route is built, if look-ups need it.
     pub(super) routed: Moment,
     pub(super) done: Moment,
 }
@@ -35,10 +36,10 @@ pub(super) struct RouteGraphs {
 }
 
 impl BatchSlots {
-    /// Allocates the input of each slot.
-    pub(super) fn inputs(device: &Arc<Device>, layout: &InputLayout) -> Result<Vec<InputSlot>> {
+    /// Allocates the input of each of `slots` slots.
+    pub(super) fn inputs(device: &Arc<Device>, layout: &InputLayout, slots: usize) -> Result<Vec<InputSlot>> {
         let _input = device.purpose("input");
-        (0..SLOTS).map(|_| InputSlot::new(device, layout.clone())).collect()
+        (0..slots).map(|_| InputSlot::new(device, layout.clone())).collect()
     }
 
     /// Creates slots from their input and the graphs of their routes.
@@ -75,35 +76,32 @@ impl BatchSlots {
 }
 
 impl BatchSlot {
-    /// If look-ups need a route: enqueues building it, and makes the main lane wait for it.
+    /// If look-ups need a route: enqueues building it. [`BatchSlot::routed`] says when it is done.
     ///
     /// # Safety
     /// The buffers that the graph was captured with must live; see [`Lane::launch`].
-    pub(super) unsafe fn enqueue_route(&mut self, lane: &Lane, main: &Lane) -> Result<()> {
-        let Self { route: RouteGraphs { first, .. }, routed, .. } = self;
+    pub(super) unsafe fn enqueue_route(&mut self, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for it.
-        unsafe { replay(first, routed, lane, main) }
+        unsafe { replay(&mut self.route.first, &self.routed, lane) }
     }
 
     /// The same for the rest of the route, if messages of this size class have one.
     ///
     /// # Safety
     /// As for [`BatchSlot::enqueue_route`].
-    pub(super) unsafe fn enqueue_rest(&mut self, size: usize, lane: &Lane, main: &Lane) -> Result<()> {
-        let Self { route: RouteGraphs { rests, .. }, routed, .. } = self;
+    pub(super) unsafe fn enqueue_rest(&mut self, size: usize, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for it.
-        unsafe { replay(&mut rests[size], routed, lane, main) }
+        unsafe { replay(&mut self.route.rests[size], &self.routed, lane) }
     }
 }
 
 /// # Safety
 /// As for [`BatchSlot::enqueue_route`].
-unsafe fn replay(graph: &mut Option<Graph>, done: &Moment, lane: &Lane, main: &Lane) -> Result<()> {
+unsafe fn replay(graph: &mut Option<Graph>, done: &Moment, lane: &Lane) -> Result<()> {
     if let Some(graph) = graph {
         // SAFETY: the caller vouches for it.
         unsafe { graph.replay(lane) }?;
         lane.record(done)?;
-        main.wait(done)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use rankine_model::{FeatureSpec, ModelSpec};
 use rankine_reader::schema;
 
 use super::context::{RankContext, RankLinks};
-use super::input::SLOTS;
+use super::input::{SLOTS, SLOTS_WITH_COLD_ROWS};
 use super::network::{Network, VectorLayout};
 use super::setup::ModelSetup;
 
@@ -80,7 +80,8 @@ impl Tables {
         let tier = setup.tier.as_ref();
         Ok(match links {
             None if let Some(tier) = tier => {
-                let mut tables = TieredTables::initialized(device, layout, lane, weights, (tier, SLOTS))?;
+                let mut tables =
+                    TieredTables::initialized(device, layout, lane, weights, (tier, SLOTS_WITH_COLD_ROWS))?;
                 tracks_updates.then(|| tables.track_updates()).transpose()?;
                 Self::Tiered(tables.into())
             }
@@ -91,8 +92,9 @@ impl Tables {
             }
             Some(RankLinks { cluster, rails }) => {
                 let rails = rails.as_ref().map(|rails| (&rails.routes, &rails.rows));
+                let slots = if tier.is_some() { SLOTS_WITH_COLD_ROWS } else { SLOTS };
                 let mut tables =
-                    NodeTables::initialized::<T>(cluster, rails, layout, lane, weights, SLOTS, tier)?;
+                    NodeTables::initialized::<T>(cluster, rails, layout, lane, weights, slots, tier)?;
                 tracks_updates.then(|| tables.track_updates()).transpose()?;
                 Self::Node(tables.into())
             }
@@ -114,7 +116,7 @@ impl Tables {
         let source = match (self, &context.links) {
             (Self::Local(_), _) => ScoredRows::Local(LookUps::new(&context.device, &layout)?.into()),
             (Self::Node(tables), Some(links)) if samples != tables.layout().samples() => {
-                ScoredRows::Node(tables.exchange_for::<T>(&links.cluster, samples, SLOTS)?.into())
+                ScoredRows::Node(tables.exchange_for::<T>(&links.cluster, samples, self.slots())?.into())
             }
             (Self::Tiered(_) | Self::Node(_), _) => ScoredRows::AsTrained,
         };
@@ -232,6 +234,11 @@ impl Tables {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Returns the number of batches that are on the GPU at once, each in a slot.
+    pub(super) fn slots(&self) -> usize {
+        if self.have_cold_rows() { SLOTS_WITH_COLD_ROWS } else { SLOTS }
     }
 
     /// Whether rows have to be copied from host memory for each batch ([`Tables::land`]).

@@ -21,6 +21,9 @@ pub use unpack::Unpacker;
 
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is being copied.
 pub(super) const SLOTS: usize = 3;
+/// The same if rows are in host memory: one whose rows return there, one that is computed, one whose rows come, and one
+/// that is being copied.
+pub(super) const SLOTS_WITH_COLD_ROWS: usize = 4;
 
 /// The lanes that work on the slot of a batch.
 #[derive(Debug, Clone, Copy)]

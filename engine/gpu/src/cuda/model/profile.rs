@@ -93,7 +93,7 @@ impl Profile for CudaModel {
     fn repeat_steps(&mut self, steps: usize) -> Result<(), BackendError> {
         let repeated = self.ranks.call_all_mut(move |rank| {
             rank.finish()?;
-            rank.time_steps(SLOTS, steps).map(drop)
+            rank.time_steps(rank.slots_needed().max(SLOTS), steps).map(drop)
         });
         Ok(repeated.map(drop)?)
     }
