@@ -44,6 +44,10 @@ struct Tier {
     u32* stored_ids;
     // Per stored row: its number in the part. Set for rows of the region.
     u32* listed;
+    // By their numbers in the set: the stored row of each hot row of a part, and how many batches have looked it up. Null
+    // if the hot rows are stored in order, and never change.
+    const u32* places;
+    u16* counts;
     // [region][list]: the cold rows of each part, ascending, and for each the number of the stored row that has it
     // already, or `ABSENT`.
     u32* cold;
@@ -87,7 +91,22 @@ struct TierEntries {
     u32 reserved;
 };
 
+// Rows of a part that change places with rows of a landing region.
+struct TierSwap {
+    // The first stored row of the part, and its row of the region.
+    float* rows;
+    float* landed;
+    // Per row of the region: the stored row of the part with which it changes places, and its number in the table.
+    const u32* places;
+    const u32* numbers;
+    // Per stored row of the part, its number in the table.
+    u32* listed;
+    u32 count;
+    u32 row_words;
+};
+
 constexpr u32 ABSENT = ~0u;
+constexpr u16 COUNT_MAX = 0xffff;
 constexpr u32 LOCATE_THREADS = 1024;
 // Consecutive rows that a thread takes.
 constexpr u32 LOCATE_ROWS = 4;
@@ -124,8 +143,16 @@ extern "C" __global__ void __launch_bounds__(LOCATE_THREADS) tier_locate(const _
             rows[i] = p.rows[own + i] - part.first;
             before[i] = rows[i];
             if (part.key == UNLISTED) continue;
-            before[i] = number_of(p.hot, part.key + rows[i]) - part.members_before;
-            cold_bits |= u32(!contains(p.hot, part.key + rows[i])) << i;
+            const u32 member = number_of(p.hot, part.key + rows[i]);
+            before[i] = member - part.members_before;
+            if (!contains(p.hot, part.key + rows[i])) {
+                cold_bits |= 1u << i;
+            } else if (p.places != nullptr) {
+                before[i] = p.places[member];
+                // A batch has a row once, so no other thread changes the count.
+                const u16 count = p.counts[member];
+                if (count != COUNT_MAX) p.counts[member] = count + 1;
+            }
         }
         u32 all, next = cold_count;
         if (part.key != UNLISTED) {
@@ -206,5 +233,20 @@ extern "C" __global__ void __launch_bounds__(256) tier_forward(const __grid_cons
             const u64 to = u64(region + first + at) * vectors;
             for (u32 vector = lane; vector < vectors; vector += WARP) rows[to + vector] = rows[from + vector];
         }
+    }
+}
+
+// Makes rows change places with rows of a landing region. A warp takes a row at a time. Grid: any.
+extern "C" __global__ void __launch_bounds__(256) tier_swap(const __grid_constant__ TierSwap p) {
+    const u32 lane = threadIdx.x % WARP, warps = gridDim.x * blockDim.x / WARP, vectors = p.row_words / VECTOR;
+    for (u32 i = (blockIdx.x * blockDim.x + threadIdx.x) / WARP; i < p.count; i += warps) {
+        float4* const row = reinterpret_cast<float4*>(p.rows) + u64(p.places[i]) * vectors;
+        float4* const landed = reinterpret_cast<float4*>(p.landed) + u64(i) * vectors;
+        for (u32 vector = lane; vector < vectors; vector += WARP) {
+            const float4 leaving = row[vector];
+            row[vector] = landed[vector];
+            landed[vector] = leaving;
+        }
+        if (lane == 0) p.listed[p.places[i]] = p.numbers[i];
     }
 }

@@ -442,7 +442,11 @@ pub(super) fn job_goes_on_to_the_bit(folder: Folder, ranks: usize, nodes: usize)
 /// Which rows are in host memory changes nothing, even if others are after resuming.
 fn goes_on_with_other_rows(ranks: usize) -> Outcome {
     let placed = ["embedding.placement=row-wise", "embedding.exchange=rows"];
-    let parts: [&[&str]; 3] = [&["embedding.device_memory=200KB"], &[], &["embedding.device_memory=170KB"]];
+    let parts: [&[&str]; 3] = [
+        &["embedding.device_memory=220KB"],
+        &[],
+        &["embedding.device_memory=200KB", "embedding.refresh_steps=3"],
+    ];
     goes_on_with(folder, (ranks, 1), if ranks > 1 { &placed } else { &[] }, parts)
 }
 

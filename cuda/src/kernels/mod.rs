@@ -112,7 +112,7 @@ pub use rows::Send;
 pub use shard::{Shard, UpdateContext};
 pub use sparse_update::SparseUpdate;
 pub(crate) use stamp::Stamp;
-pub use tier::{Tier, TierEntries, TierFind, TierForward, TierIds, TierLocate, TierPart};
+pub use tier::{Tier, TierEntries, TierFind, TierForward, TierIds, TierLocate, TierPart, TierSwap};
 pub use totals::Totals;
 pub use traffic::{LinkCounts, RowRange, RowTraffic};
 pub use unpack::{

@@ -199,7 +199,7 @@ kernels! {
     "rows": Send = "send" [ELEMENTS, LANES];
     "stamp": Stamp = "stamp";
     "tier": TierLocate = "tier_locate", TierFind = "tier_find", TierForward = "tier_forward",
-        TierIds = "tier_ids", TierEntries = "tier_entries";
+        TierIds = "tier_ids", TierEntries = "tier_entries", TierSwap = "tier_swap";
     "totals": Totals = "totals";
     "traffic": RowTraffic = "row_traffic";
     "unpack": UnpackIndex = "unpack_index", UnpackValues = "unpack_values", UnpackFixed = "unpack_fixed",

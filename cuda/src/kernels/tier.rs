@@ -58,6 +58,11 @@ pub struct Tier {
     pub stored_ids: Pointer<u32>,
     /// Per stored row of a part with cold rows: its number in the table.
     pub listed: Pointer<u32>,
+    /// By its number in the set of hot rows: the stored row of its part that has it. Null if hot rows are stored in
+    /// order.
+    pub places: Pointer<u32>,
+    /// By its number in the set of hot rows: how many batches have looked it up, up to 65535. Null if `places` is.
+    pub counts: Pointer<u16>,
     /// `[region][list]`: the cold rows of each part, ascending.
     pub cold: Pointer<u32>,
     /// `[region][list]`: the stored row from which each of them is copied, if the batch before has it.
@@ -136,6 +141,26 @@ pub struct TierEntries {
     pub reserved: u32,
 }
 
+/// Makes rows of a part change places with rows of a landing region. Grid: any.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct TierSwap {
+    /// The first stored row of the part.
+    pub rows: Pointer<f32>,
+    /// The first row of the region.
+    pub landed: Pointer<f32>,
+    /// Per row of the region: the number of the stored row of the part with which it changes places.
+    pub places: Pointer<u32>,
+    /// Per row of the region: its number in the table.
+    pub numbers: Pointer<u32>,
+    /// Per stored row of the part, its number in the table: written.
+    pub listed: Pointer<u32>,
+    /// Rows that change places.
+    pub count: u32,
+    /// Words from one row to the next.
+    pub row_words: u32,
+}
+
 // SAFETY: `tier.cu` has the same struct.
 unsafe impl Kernel for TierLocate {
     const ID: Id = Family::TierLocate.variant([]);
@@ -163,5 +188,11 @@ unsafe impl Kernel for TierIds {
 // SAFETY: `tier.cu` has the same struct.
 unsafe impl Kernel for TierEntries {
     const ID: Id = Family::TierEntries.variant([]);
+    const THREADS: u32 = 256;
+}
+
+// SAFETY: `tier.cu` has the same struct.
+unsafe impl Kernel for TierSwap {
+    const ID: Id = Family::TierSwap.variant([]);
     const THREADS: u32 = 256;
 }

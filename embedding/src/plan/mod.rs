@@ -30,8 +30,8 @@ pub use report::{
 };
 
 pub use tier::{
-    BudgetTooSmall, DividedTable, LANDING_REGIONS, STAGING_REGIONS, TableTierReport, TierInput, TierReport,
-    TierRequest, divide, row_bytes,
+    BudgetTooSmall, DividedTable, LANDING_REGIONS, MOVABLE_ROW_BYTES, STAGING_REGIONS, TableTierReport,
+    TierInput, TierReport, TierRequest, divide, row_bytes,
 };
 
 /// Plans the placement of tables. With one rank everything is stored there.

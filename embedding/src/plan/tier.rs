@@ -18,6 +18,9 @@ use crate::table::TableSpec;
 pub const LANDING_REGIONS: u64 = 4;
 /// Regions in host memory through which rows are copied: one in each direction.
 pub const STAGING_REGIONS: u64 = 2;
+/// Bytes of host memory for each of its rows if they may change places with rows of the device: where the row is,
+/// before and after a move, and how many batches have looked it up.
+pub const MOVABLE_ROW_BYTES: u64 = 10;
 /// Landing regions that hold any batch may take one part of this many of the budget.
 const LANDING_PARTS: u64 = 4;
 /// Otherwise a region holds the largest of these multiples of the expected cold rows of a batch with which all regions
@@ -95,7 +98,7 @@ pub struct TierReport {
     pub host_rows: u64,
     /// Their bytes with optimizer state.
     pub host_bytes: u64,
-    /// Bytes of host memory through which rows are copied.
+    /// Bytes of host memory through which rows are copied, and in which it is noted what happens to them.
     pub staging_bytes: u64,
     /// The expected share of look-ups that are of the device's rows.
     pub lookup_share: f64,

@@ -1,6 +1,6 @@
 //! The rows of a table in host memory that a device does not store.
 
-use std::ops::Range;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use rayon::prelude::*;
 
@@ -19,17 +19,60 @@ const ROWS_AHEAD: usize = 8;
 /// Words of a line of the cache.
 const LINE_WORDS: usize = 16;
 
-/// The cold rows of a table with their optimizer state, in ascending order and in the device's layout.
+/// The cold rows of a table with their optimizer state, in the device's layout. They are numbered in ascending order.
 #[derive(Debug)]
 pub struct ColdRows {
     layout: RowLayout,
     data: Memory,
+    movable: Option<Movable>,
+}
+
+/// What cold rows need that may change places with rows of the device.
+#[derive(Debug)]
+struct Movable {
+    /// By number: where the row is.
+    places: Vec<u32>,
+    /// By number: how many batches have looked the row up since the rows of the device were chosen.
+    counts: Vec<AtomicU16>,
 }
 
 impl ColdRows {
     /// Allocates the rows, as zeros. Memory that is never written takes no pages.
     pub fn zeroed(layout: RowLayout, rows: u64) -> Self {
-        Self { layout, data: Memory::zeroed(rows as usize * layout.words) }
+        Self { layout, data: Memory::zeroed(rows as usize * layout.words), movable: None }
+    }
+
+    /// Counts from now on which rows are gathered, so that they may change places with rows of the device.
+    ///
+    /// # Panics
+    /// If there are more than 2^32 - 1 rows.
+    #[must_use]
+    pub fn counted(self) -> Self {
+        let rows = u32::try_from(self.data.len() / self.layout.words).expect("rows are numbered by 32 bits");
+        let counts = (0..rows).map(|_| AtomicU16::new(0)).collect();
+        Self { movable: Some(Movable { places: (0..rows).collect(), counts }), ..self }
+    }
+
+    /// By number, how many batches have gathered each row since the last time; counts end at 65535. Empty if rows are
+    /// not counted.
+    pub fn take_counts(&mut self) -> Vec<u16> {
+        let counts = self.movable.as_mut().map_or(&mut [][..], |movable| &mut movable.counts);
+        counts.iter_mut().map(|count| std::mem::take(count.get_mut())).collect()
+    }
+
+    /// By number, where each row is. Empty if they are in order.
+    pub fn places(&self) -> &[u32] {
+        self.movable.as_ref().map_or(&[], |movable| &movable.places)
+    }
+
+    /// Changes which rows these are: says where each of them is.
+    ///
+    /// # Panics
+    /// If rows are not counted, or there is not one place per row.
+    pub fn set_places(&mut self, places: Vec<u32>) {
+        let movable = self.movable.as_mut().expect("rows are counted");
+        assert_eq!(places.len(), movable.places.len(), "a place per row");
+        movable.places = places;
     }
 
     /// Writes the weights with which training starts, and the matching state; the weights are zeros without a field.
@@ -74,22 +117,40 @@ impl ColdRows {
         self.layout
     }
 
-    /// The words of consecutive cold rows, by their numbers.
-    pub fn words(&self, numbers: Range<u64>) -> &[f32] {
-        &self.data[numbers.start as usize * self.layout.words..numbers.end as usize * self.layout.words]
+    fn place(&self, number: u64) -> usize {
+        self.movable.as_ref().map_or(number, |movable| movable.places[number as usize].into()) as usize
+    }
+
+    /// The words of a row.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, number: u64) -> &[f32] {
+        &self.data[self.place(number) * self.layout.words..][..self.layout.words]
     }
 
     /// The same, for writing.
-    pub fn words_mut(&mut self, numbers: Range<u64>) -> &mut [f32] {
-        let words = self.layout.words;
-        &mut self.data[numbers.start as usize * words..numbers.end as usize * words]
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row_mut(&mut self, number: u64) -> &mut [f32] {
+        let first = self.place(number) * self.layout.words;
+        &mut self.data[first..first + self.layout.words]
     }
 
-    /// Loads the words of a row into the cache, so that several rows are on their way from memory at once.
+    /// Loads a row into the cache, so that several rows are on their way from memory at once.
     fn prefetch(&self, number: u32) {
-        let first = number as usize * self.layout.words;
-        if let Some(row) = self.data.get(first..first + self.layout.words) {
-            row.chunks(LINE_WORDS).for_each(prefetch);
+        if let Some(movable) = &self.movable {
+            prefetch(&movable.counts[number as usize]);
+        }
+        self.row(number.into()).chunks(LINE_WORDS).for_each(|line| prefetch(&line[0]));
+    }
+
+    fn count(&self, number: u32) {
+        if let Some(movable) = &self.movable {
+            // A batch names a row once, so nobody else changes its count meanwhile.
+            let count = &movable.counts[number as usize];
+            count.store(count.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
         }
     }
 }
@@ -122,8 +183,9 @@ pub fn gather(parts: Vec<Gathering<'_>>) {
         numbers.iter().take(ROWS_AHEAD).for_each(|&number| rows.prefetch(number));
         for (at, (to, &number)) in to.chunks_exact_mut(words).zip(numbers).enumerate() {
             numbers.get(at + ROWS_AHEAD).iter().for_each(|&&ahead| rows.prefetch(ahead));
+            rows.count(number);
             if absent[at] != 0 {
-                to.copy_from_slice(rows.words(number.into()..u64::from(number) + 1));
+                to.copy_from_slice(rows.row(number.into()));
             }
         }
     });
@@ -145,39 +207,69 @@ pub struct Scattering<'a> {
 /// # Panics
 /// If there is no such row, or numbers do not ascend.
 pub fn scatter(parts: Vec<Scattering<'_>>) {
-    // Each task gets the part of the memory that has its rows.
-    let mut tasks = Vec::new();
-    for Scattering { rows, numbers, from } in parts {
-        let words = rows.layout.words;
-        let (mut left, mut begin) = (&mut rows.data[..], 0);
-        for (numbers, from) in numbers.chunks(ROWS_PER_TASK).zip(from.chunks(ROWS_PER_TASK * words)) {
-            let end = numbers.last().map_or(begin, |&number| number as usize + 1);
-            let (own, behind) = left.split_at_mut((end - begin) * words);
-            tasks.push((begin, own, words, numbers, from));
-            (left, begin) = (behind, end);
-        }
-    }
-    tasks.into_par_iter().for_each(|(begin, own, words, numbers, from)| {
-        let first = |number: u32| (number as usize - begin) * words;
-        for (at, (&number, from)) in numbers.iter().zip(from.chunks_exact(words)).enumerate() {
-            if let Some(&ahead) = numbers.get(at + ROWS_AHEAD) {
-                own[first(ahead)..][..words].chunks(LINE_WORDS).for_each(prefetch);
+    let tasks = parts.into_iter().flat_map(|Scattering { rows, numbers, from }| {
+        assert!(numbers.is_sorted_by(|one, next| one < next), "each row comes back once, in order");
+        let places = Places::of(rows);
+        let of_task = numbers.chunks(ROWS_PER_TASK).zip(from.chunks(ROWS_PER_TASK * places.words));
+        of_task.map(move |(numbers, from)| (places, numbers, from))
+    });
+    tasks.collect::<Vec<_>>().into_par_iter().for_each(|(places, numbers, from)| {
+        for (at, (&number, from)) in numbers.iter().zip(from.chunks_exact(places.words)).enumerate() {
+            // SAFETY: no other task has the number, so nobody else has the row.
+            unsafe {
+                if let Some(&ahead) = numbers.get(at + ROWS_AHEAD) {
+                    places.row(ahead).chunks(LINE_WORDS).for_each(|line| prefetch(&line[0]));
+                }
+                places.row(number).copy_from_slice(from);
             }
-            own[first(number)..][..words].copy_from_slice(from);
         }
     });
 }
 
-/// Loads a line into the cache.
-fn prefetch(line: &[f32]) {
+/// The places of a part's rows, for tasks that each write other rows.
+#[derive(Clone, Copy)]
+struct Places<'a> {
+    data: *mut f32,
+    rows: usize,
+    words: usize,
+    /// By number; empty if rows are in order.
+    places: &'a [u32],
+}
+
+// SAFETY: it gives access to rows only by `Places::row`, whose callers ensure that no two threads have a row at once.
+unsafe impl Send for Places<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Places<'_> {}
+
+impl<'a> Places<'a> {
+    fn of(rows: &'a mut ColdRows) -> Self {
+        let ColdRows { layout, data, movable } = rows;
+        let places = movable.as_ref().map_or(&[][..], |movable| &movable.places);
+        Self { data: data.as_mut_ptr(), rows: data.len() / layout.words, words: layout.words, places }
+    }
+
+    /// The words of a row.
+    ///
+    /// # Safety
+    /// Nobody else may have the row. Rows with different numbers have different places.
+    unsafe fn row(&self, number: u32) -> &'a mut [f32] {
+        let place = self.places.get(number as usize).map_or(number, |&place| place) as usize;
+        assert!(place < self.rows, "row {place} of {}", self.rows);
+        // SAFETY: the row is within the data, which is borrowed for as long; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(place * self.words), self.words) }
+    }
+}
+
+/// Loads the line of a value into the cache.
+fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: the instruction does nothing but load a line, and the address is valid.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
+    let _ = value;
 }
 
 #[cfg(test)]
@@ -199,7 +291,7 @@ mod tests {
             cold.initialize(&hot, |row| row, (&spec, rule), Some(UniformField::new(7, 3)));
             let mut weights = vec![0.0; 8];
             for (number, row) in (0..).zip((0..spec.rows).filter(|&row| !hot.contains(row))) {
-                let words = cold.words(number..number + 1);
+                let words = cold.row(number);
                 layout.read_weights(words, &mut weights);
                 assert_eq!(weights, table.weights(row), "row {row}");
                 let z: Vec<f32> = weights.iter().map(|weight| -0.5 * weight).collect();
@@ -212,22 +304,31 @@ mod tests {
     fn gathered_rows_come_back_to_their_places() {
         let spec = TableSpec { name: "t".into(), rows: 5000, dim: 4, dtype: Dtype::Fp32 };
         let layout = RowLayout::padded(spec.dim, spec.dtype, UpdateRule::Sgd);
-        let mut cold = ColdRows::zeroed(layout, spec.rows);
-        for number in 0..spec.rows {
-            cold.words_mut(number..number + 1).fill(number as f32);
-        }
-        let wanted: Vec<u32> = (0..5000).filter(|number| number % 3 == 1).collect();
-        let mut staged = vec![-1.0; wanted.len() * 4];
-        let absent: Vec<u32> = wanted.iter().map(|number| u32::from(number % 2 == 0)).collect();
-        gather(vec![Gathering { rows: &cold, numbers: &wanted, absent: &absent, to: &mut staged }]);
-        for (number, staged) in wanted.iter().zip(staged.chunks_exact_mut(4)) {
-            assert_eq!(staged[3], if number % 2 == 0 { *number as f32 } else { -1.0 });
-            staged.fill(-f64::from(*number) as f32);
-        }
-        scatter(vec![Scattering { rows: &mut cold, numbers: &wanted, from: &staged }]);
-        for number in 0..spec.rows {
-            let expected = if number % 3 == 1 { -(number as f32) } else { number as f32 };
-            assert_eq!(cold.words(number..number + 1), [expected; 4]);
+        for is_counted in [false, true] {
+            let mut cold = ColdRows::zeroed(layout, spec.rows);
+            if is_counted {
+                cold = cold.counted();
+                cold.set_places((0..5000).map(|number| (number * 7 + 3) % 5000).collect());
+            }
+            for number in 0..spec.rows {
+                cold.row_mut(number).fill(number as f32);
+            }
+            let wanted: Vec<u32> = (0..5000).filter(|number| number % 3 == 1).collect();
+            let mut staged = vec![-1.0; wanted.len() * 4];
+            let absent: Vec<u32> = wanted.iter().map(|number| u32::from(number % 2 == 0)).collect();
+            gather(vec![Gathering { rows: &cold, numbers: &wanted, absent: &absent, to: &mut staged }]);
+            for (number, staged) in wanted.iter().zip(staged.chunks_exact_mut(4)) {
+                assert_eq!(staged[3], if number % 2 == 0 { *number as f32 } else { -1.0 });
+                staged.fill(-f64::from(*number) as f32);
+            }
+            scatter(vec![Scattering { rows: &mut cold, numbers: &wanted, from: &staged }]);
+            for number in 0..spec.rows {
+                let expected = if number % 3 == 1 { -(number as f32) } else { number as f32 };
+                assert_eq!(cold.row(number), [expected; 4]);
+            }
+            let counts: Vec<u16> = (0..5000).map(|number| u16::from(number % 3 == 1)).collect();
+            assert_eq!(cold.take_counts(), if is_counted { &counts[..] } else { &[] });
+            assert_eq!(cold.take_counts(), if is_counted { &[0; 5000][..] } else { &[] });
         }
     }
 }

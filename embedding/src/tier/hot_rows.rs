@@ -1,7 +1,11 @@
 //! A set of rows of a table.
 
+use std::ops::Range;
+
 /// Rows per line.
 const LINE_ROWS: usize = 256;
+/// Rows of a task that goes through a table: whole lines.
+const TASK_ROWS: u64 = 1 << 18;
 /// Words per line.
 const LINE_WORDS: usize = LINE_ROWS / 32;
 
@@ -28,6 +32,10 @@ impl HotRows {
             assert!(row < table_rows, "row {row} of {table_rows}");
             bits[row as usize / 32] |= 1 << (row % 32);
         }
+        Self::of_bits(table_rows, bits)
+    }
+
+    fn of_bits(table_rows: u64, bits: Vec<u32>) -> Self {
         let mut len = 0;
         let before = |line: &[u32]| {
             let before = len;
@@ -36,6 +44,21 @@ impl HotRows {
         };
         let lines = bits.chunks(LINE_WORDS).map(before).collect();
         Self { table_rows, len: len.into(), bits, lines }
+    }
+
+    /// The set after some members have left it, and other rows have entered it.
+    pub fn after(&self, leaving: &[u64], entering: &[u64]) -> Self {
+        let mut bits = self.bits.clone();
+        for row in leaving.iter().chain(entering) {
+            bits[*row as usize / 32] ^= 1 << (row % 32);
+        }
+        Self::of_bits(self.table_rows, bits)
+    }
+
+    /// Divides the table into ranges of rows, one per task.
+    pub fn tasks(&self) -> impl Iterator<Item = Range<u64>> {
+        let rows = self.table_rows;
+        (0..rows).step_by(TASK_ROWS as usize).map(move |first| first..rows.min(first + TASK_ROWS))
     }
 
     /// Number of rows of the table.

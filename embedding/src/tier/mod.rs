@@ -6,6 +6,9 @@
 //! from its region on the device, because host memory has them only later. So a step reads and writes the same values
 //! in the same order as if all rows were on the device.
 //!
+//! Which rows are hot may be chosen again while training goes on, from what batches have looked up: [`RowSwaps`] are
+//! the rows that change places.
+//!
 //! [`HotRows`] are the rows of a table that the device stores, and a [`TierPlan`] has them for all tables. [`ColdRows`]
 //! are the others, in host memory.
 
@@ -15,15 +18,19 @@ use serde::Serialize;
 
 mod cold_rows;
 mod hot_rows;
+mod refresh;
 
 pub use cold_rows::{ColdRows, Gathering, Scattering, gather, scatter};
 pub use hot_rows::HotRows;
+pub use refresh::{RowSwaps, moved_places};
 
 /// Which rows of a model's tables a device stores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TierPlan {
     /// One per table; `None` if the device stores all rows.
     pub tables: Vec<Option<TableTier>>,
+    /// After how many steps the rows that the device stores are chosen again; never without it.
+    pub refresh_steps: Option<u64>,
 }
 
 /// Which rows of a table a device stores.
@@ -57,6 +64,10 @@ pub struct TierTraffic {
     pub bytes_to_host: u64,
     /// Seconds for which steps waited for their rows; with several devices, of the one that waited most.
     pub waited_s: f64,
+    /// How often the rows that the device stores were chosen again.
+    pub refreshes: u64,
+    /// Rows that came to the device by these choices; as many left it.
+    pub moved_rows: u64,
 }
 
 impl AddAssign for TierTraffic {
@@ -68,5 +79,7 @@ impl AddAssign for TierTraffic {
         self.bytes_to_device += other.bytes_to_device;
         self.bytes_to_host += other.bytes_to_host;
         self.waited_s = self.waited_s.max(other.waited_s);
+        self.refreshes = self.refreshes.max(other.refreshes);
+        self.moved_rows += other.moved_rows;
     }
 }

@@ -179,12 +179,20 @@ fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
             ByteSize(bytes.between_nodes.round() as u64)
         ))?;
     }
-    if let Some(TierSummary { host_rows, missed_rows, bytes_to_device, waited_seconds, .. }) = &summary.tier {
+    if let Some(tier) = &summary.tier {
+        let TierSummary { missed_rows, waited_seconds, refreshes, moved_rows, .. } = tier;
         output::text(format_args!(
             "host memory         {}; {missed_rows:.0} per batch ({}); steps waited {waited_seconds:.1} s\n",
-            counted(*host_rows, "row"),
-            ByteSize(bytes_to_device.round() as u64),
+            counted(tier.host_rows, "row"),
+            ByteSize(tier.bytes_to_device.round() as u64),
         ))?;
+        if *refreshes > 0 {
+            output::text(format_args!(
+                "rows chosen again   {}; {} moved to GPUs\n",
+                counted(*refreshes, "time"),
+                counted(*moved_rows, "row")
+            ))?;
+        }
     }
     let train = &summary.train;
     if let Some(skipped) = train.overflow_steps {

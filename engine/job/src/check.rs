@@ -274,6 +274,10 @@ impl Job {
                         [[table]]";
             found.push(Conflict::new("embedding.host_memory", what));
         }
+        if self.embedding.refresh_steps.is_some() && self.embedding.device_memory.is_none() {
+            let what = "without embedding.device_memory, which rows GPUs store is not chosen by look-ups: set it, too";
+            found.push(Conflict::new("embedding.refresh_steps", what));
+        }
     }
 
     /// Returns the first key that lets a GPU leave rows of tables in host memory, if there is one.

@@ -36,6 +36,10 @@ pub struct Embedding {
     /// How much host memory such rows may take with their optimizer state and copies of a batch's rows, such as
     /// `"128GB"`. Without it, what is free on the machine and within the limit of the cgroup.
     pub host_memory: Option<ByteSize>,
+    /// After how many steps the rows that GPUs store are chosen again: those that most batches have looked up since the
+    /// last time. Without it, they are chosen once, by the dataset's statistics. Choosing again takes tenths of a
+    /// second, and changes no bit of the trained model.
+    pub refresh_steps: Option<Count>,
 }
 
 /// An amount of memory.

@@ -209,8 +209,16 @@ fn write_head(out: &mut String, head: &Head) -> fmt::Result {
 }
 
 fn write_embedding(out: &mut String, embedding: &Embedding) -> fmt::Result {
-    let Embedding { placement, exchange, dtype, frequent_rows, sample_samples, device_memory, host_memory } =
-        embedding;
+    let Embedding {
+        placement,
+        exchange,
+        dtype,
+        frequent_rows,
+        sample_samples,
+        device_memory,
+        host_memory,
+        refresh_steps,
+    } = embedding;
     writeln!(out, "\n[embedding]\nplacement = \"{}\"", placement.name())?;
     writeln!(out, "exchange = \"{}\"\ndtype = \"{}\"", exchange.name(), dtype.name())?;
     write_option(out, "frequent_rows", frequent_rows.as_ref(), "chosen by the cost model")?;
@@ -218,7 +226,8 @@ fn write_embedding(out: &mut String, embedding: &Embedding) -> fmt::Result {
     let budget = device_memory.as_ref().map(|budget| quoted(&budget.to_string()));
     write_option(out, "device_memory", budget.as_ref(), "GPUs store all rows")?;
     let budget = host_memory.as_ref().map(|budget| quoted(&budget.to_string()));
-    write_option(out, "host_memory", budget.as_ref(), "what is free")
+    write_option(out, "host_memory", budget.as_ref(), "what is free")?;
+    write_option(out, "refresh_steps", refresh_steps.as_ref(), "the GPUs' rows are chosen once")
 }
 
 fn write_optimizers(out: &mut String, optimizers: &Optimizers) -> fmt::Result {

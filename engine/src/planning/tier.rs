@@ -5,7 +5,8 @@ use bytesize::ByteSize;
 use rankine_base::document::Conflict;
 use rankine_embedding::frequency::{CountClass, FrequencyProfile, TableFrequencies};
 use rankine_embedding::plan::{
-    BudgetTooSmall, DividedTable, Machine, TierInput, TierReport, TierRequest, divide, row_bytes,
+    BudgetTooSmall, DividedTable, MOVABLE_ROW_BYTES, Machine, TierInput, TierReport, TierRequest, divide,
+    row_bytes,
 };
 use rankine_embedding::{HotRows, Optimizer, TableSpec, TableTier, TierPlan};
 use rankine_job::{DataCache, DataSource, DenseUpdate, Job, MemoryBudget, Tier};
@@ -93,7 +94,10 @@ impl Tiers {
         if divided.iter().all(|table| table.cold_rows() == 0) {
             return Ok(None);
         }
-        let report = TierReport::new(tables.iter().map(|table| &table.0).zip(&divided));
+        let mut report = TierReport::new(tables.iter().map(|table| &table.0).zip(&divided));
+        if job.embedding.refresh_steps.is_some() {
+            report.staging_bytes += MOVABLE_ROW_BYTES * report.host_rows;
+        }
         check_host_budget(job, &report)?;
         let first_order_tables = first_order.len();
         let tables = std::iter::zip(divided, features).collect();
@@ -124,7 +128,8 @@ impl Tiers {
         };
         let of_tables = self.tables.iter().map(of_table);
         let tables = of_tables.chain((0..self.first_order_tables).map(|_| Ok(None)));
-        Ok(TierPlan { tables: tables.collect::<Result<_, TierError>>()? })
+        let tables = tables.collect::<Result<_, TierError>>()?;
+        Ok(TierPlan { tables, refresh_steps: job.embedding.refresh_steps.map(|steps| steps.get()) })
     }
 
     /// Returns how many rows of each table of [`Model::all_tables`] a GPU has memory for, landing regions included;

@@ -234,6 +234,12 @@ pub struct TierSummary {
     pub bytes_to_host: f64,
     /// Seconds for which steps waited for rows, in total.
     pub waited_seconds: f64,
+    /// How often the GPU's rows were chosen again.
+    #[serde(default)]
+    pub refreshes: u64,
+    /// Rows that came to the GPU by these choices, in total; as many left it.
+    #[serde(default)]
+    pub moved_rows: u64,
 }
 
 impl TierSummary {
@@ -251,6 +257,8 @@ impl TierSummary {
             bytes_to_device: mean(traffic.bytes_to_device),
             bytes_to_host: mean(traffic.bytes_to_host),
             waited_seconds: traffic.waited_s,
+            refreshes: traffic.refreshes,
+            moved_rows: traffic.moved_rows,
         }
     }
 }
@@ -372,6 +380,8 @@ mod tests {
             bytes_to_device: 320,
             bytes_to_host: 384,
             waited_s: 0.75,
+            refreshes: 3,
+            moved_rows: 9,
         };
         let expected = TierSummary {
             device_rows: 5,
@@ -384,6 +394,8 @@ mod tests {
             bytes_to_device: 80.0,
             bytes_to_host: 96.0,
             waited_seconds: 0.75,
+            refreshes: 3,
+            moved_rows: 9,
         };
         assert_eq!(TierSummary::new(&report, traffic), expected);
         assert_eq!(TierSummary::new(&report, TierTraffic::default()).missed_rows, 0.0);

@@ -61,6 +61,20 @@ impl NodeTables {
         self.tier.as_mut().map_or(Ok(()), |tier| tier.finish(main, storage))
     }
 
+    /// See [`crate::cuda::TieredTables::refreshes_before`].
+    pub fn refreshes_before(&self, step: u64) -> bool {
+        self.tier.as_ref().is_some_and(|tier| tier.refreshes_before(step))
+    }
+
+    /// See [`crate::cuda::TieredTables::refresh`].
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub fn refresh(&mut self, main: &Lane) -> Result<()> {
+        let storage = self.rows.table.pointer();
+        self.tier.as_mut().map_or(Ok(()), |tier| tier.refresh(main, storage))
+    }
+
     /// What was copied between the GPU and host memory since the tables were created, if that has some of the rows.
     pub fn tier_traffic(&self) -> Option<TierTraffic> {
         self.tier.as_ref().map(DeviceTier::traffic)

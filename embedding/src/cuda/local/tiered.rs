@@ -143,6 +143,20 @@ impl TieredTables {
         self.tier.learned(main, slot)
     }
 
+    /// Whether [`TieredTables::refresh`] is due before a step, which are numbered from 1.
+    pub fn refreshes_before(&self, step: u64) -> bool {
+        self.tier.refreshes_before(step)
+    }
+
+    /// Chooses again which rows the GPU stores: those that most batches have looked up since the last time. Must follow
+    /// [`TieredTables::finish`].
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub fn refresh(&mut self, main: &Lane) -> Result<()> {
+        self.tier.refresh(main, self.rows.table.pointer())
+    }
+
     /// Waits for all steps, and until all rows that they have changed are back in host memory. No batch may be routed
     /// whose step was not enqueued.
     ///

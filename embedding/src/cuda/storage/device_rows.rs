@@ -223,7 +223,13 @@ impl Rows for DeviceRows<'_> {
         let Some(host) = self.locations[part].host else { return self.copy_stored(part, &positions, to) };
         let hot = host.hot(&positions);
         let mut words = vec![0.0; (hot.end - hot.start) as usize * self.parts[part].layout.words];
-        self.copy_stored(part, &hot, &mut words)?;
+        match host.hot_places(&hot) {
+            None => self.copy_stored(part, &hot, &mut words)?,
+            Some(places) => {
+                let places: Vec<u64> = places.iter().map(|&place| place.into()).collect();
+                self.copy_stored_list(part, &places, &mut words)?;
+            }
+        }
         host.join(positions, &words, to);
         Ok(())
     }
@@ -255,12 +261,12 @@ impl Rows for DeviceRows<'_> {
             return self.copy_stored_list(part, positions, to);
         };
         let row_words = self.parts[part].layout.words;
-        let hot: Vec<u64> = positions.iter().filter_map(|&row| host.hot_number(row)).collect();
+        let hot: Vec<u64> = positions.iter().filter_map(|&row| host.hot_place(row)).collect();
         let mut words = vec![0.0; hot.len() * row_words];
         self.copy_stored_list(part, &hot, &mut words)?;
         let mut stored = words.chunks_exact(row_words);
         for (&row, to) in positions.iter().zip(to.chunks_exact_mut(row_words)) {
-            match host.hot_number(row).and_then(|_| stored.next()) {
+            match host.hot_place(row).and_then(|_| stored.next()) {
                 Some(stored) => to.copy_from_slice(stored),
                 None => host.copy_cold(row, to),
             }
@@ -306,7 +312,18 @@ impl RowsMut for DeviceRows<'_> {
         edit(&mut words);
         let (hot, mut stored) = (host.hot(&positions), Vec::new());
         host.divide(positions, &words, &mut stored);
-        self.edit_stored(part, &hot, true, &mut |words| words.copy_from_slice(&stored))
+        let Some(places) = host.hot_places(&hot) else {
+            return self.edit_stored(part, &hot, true, &mut |words| words.copy_from_slice(&stored));
+        };
+        let mut left = &stored[..];
+        for run in places.chunk_by(|place, next| place + 1 == *next) {
+            let first = u64::from(run[0]);
+            let (own, behind) = left.split_at(run.len() * self.parts[part].layout.words);
+            let run = first..first + run.len() as u64;
+            self.edit_stored(part, &run, true, &mut |words| words.copy_from_slice(own))?;
+            left = behind;
+        }
+        Ok(())
     }
 
     fn gap_words(&self) -> usize {

@@ -63,6 +63,12 @@ impl Carrier {
         self.traffic
     }
 
+    /// Counts that the hot rows were chosen again, and how many rows came to the GPU.
+    pub(super) fn count_moves(&mut self, rows: u64) {
+        self.traffic.refreshes += 1;
+        self.traffic.moved_rows += rows;
+    }
+
     /// Writes the rows of the step before the last one to host memory, once they are back, and enqueues copying those
     /// of the last one.
     pub(super) fn bring_back(

@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rayon::prelude::*;
 
-use crate::tier::{ColdRows, HotRows};
+use crate::tier::{ColdRows, HotRows, RowSwaps, moved_places};
 
 /// Words that one task copies.
 const COPY_WORDS: usize = 1 << 18;
@@ -17,6 +17,8 @@ pub(crate) struct DividedPart {
     /// The table's name.
     pub(super) table: String,
     hot: HotRows,
+    /// By their numbers, where hot rows are among the stored ones; empty if they are in order.
+    places: Vec<u32>,
     cold: RwLock<ColdRows>,
 }
 
@@ -33,11 +35,68 @@ pub(super) struct Place {
     pub(super) landing: usize,
     /// The first word of its first landing region in the GPU's memory.
     pub(super) landing_words: usize,
+    /// Hot rows of the parts before.
+    pub(super) members: usize,
+    /// The first word of its bits, and of its lines, in the set of hot rows.
+    pub(super) bits: usize,
+    pub(super) lines: usize,
+    /// The number of its first row in the table, and the distance to the next one.
+    pub(super) row: u64,
+    pub(super) step: u64,
+}
+
+impl Place {
+    /// The number of a row in the table.
+    pub(super) fn number_in_table(&self, row: u64) -> u32 {
+        (self.row + row * self.step) as u32
+    }
 }
 
 impl DividedPart {
     pub(super) fn new(place: Place, table: &str, hot: HotRows, cold: ColdRows) -> Self {
-        Self { place, table: table.into(), hot, cold: RwLock::new(cold) }
+        Self { place, table: table.into(), hot, places: Vec::new(), cold: RwLock::new(cold) }
+    }
+
+    /// Counts from now on which rows are looked up, so that they may change places.
+    pub(super) fn counted(self) -> Self {
+        let cold = self.cold.into_inner().unwrap_or_else(PoisonError::into_inner).counted();
+        Self { places: (0..self.hot.len() as u32).collect(), cold: RwLock::new(cold), ..self }
+    }
+
+    /// By their numbers, where hot rows are among the stored ones; empty if they are in order.
+    pub(super) fn places(&self) -> &[u32] {
+        &self.places
+    }
+
+    /// The numbers of its hot rows among the hot rows of all parts.
+    pub(super) fn members(&self) -> Range<usize> {
+        self.place.members..self.place.members + self.hot.len() as usize
+    }
+
+    /// See [`HotRows::words`].
+    pub(super) fn hot_rows_words(&self) -> (&[u32], &[u32]) {
+        self.hot.words()
+    }
+
+    /// Chooses which rows change places, by how often hot rows were looked up, and begins to count cold rows anew.
+    pub(super) fn choose(&self, hot_counts: &[u16]) -> RowSwaps {
+        RowSwaps::choose(&self.hot, hot_counts, &self.cold_mut().take_counts())
+    }
+
+    /// Notes that rows have changed places.
+    pub(super) fn exchange(&mut self, swaps: &RowSwaps) {
+        let after = self.hot.after(&swaps.leaving, &swaps.entering);
+        let mut cold = self.cold_mut();
+        let of_hot = |&row: &u64| self.places[self.hot.before(row) as usize];
+        let of_cold = |&row: &u64| cold.places()[self.cold_number(row) as usize];
+        let (left, entered): (Vec<_>, Vec<_>) =
+            (swaps.leaving.iter().map(of_hot).collect(), swaps.entering.iter().map(of_cold).collect());
+        let sets = (&self.hot, &after);
+        let hot_places = moved_places(sets, true, &self.places, (&swaps.entering, &left));
+        let cold_places = moved_places(sets, false, cold.places(), (&swaps.leaving, &entered));
+        cold.set_places(cold_places);
+        drop(cold);
+        (self.hot, self.places) = (after, hot_places);
     }
 
     pub(super) fn cold(&self) -> RwLockReadGuard<'_, ColdRows> {
@@ -58,9 +117,20 @@ impl DividedPart {
         self.hot.before(rows.start)..self.hot.before(rows.end)
     }
 
-    /// The number of a hot row, or `None` if host memory has the row.
-    pub(crate) fn hot_number(&self, row: u64) -> Option<u64> {
-        self.hot.contains(row).then(|| self.hot.before(row))
+    /// The places of hot rows, which are numbered consecutively, among the stored ones; `None` if they are in order.
+    pub(crate) fn hot_places(&self, numbers: &Range<u64>) -> Option<&[u32]> {
+        (!self.places.is_empty()).then(|| &self.places[numbers.start as usize..numbers.end as usize])
+    }
+
+    /// The place of a hot row among the stored ones, or `None` if host memory has the row.
+    pub(crate) fn hot_place(&self, row: u64) -> Option<u64> {
+        let number = self.hot.contains(row).then(|| self.hot.before(row))?;
+        Some(self.places.get(number as usize).map_or(number, |&place| place.into()))
+    }
+
+    /// The number of a row that host memory has.
+    pub(super) fn cold_number(&self, row: u64) -> u64 {
+        row - self.hot.before(row)
     }
 
     /// Copies consecutive rows to `to`: the hot ones from `hot`, which has exactly these.
@@ -76,7 +146,7 @@ impl DividedPart {
                     to.copy_from_slice(&hot[(next_hot - first_hot) as usize * words..][..words]);
                     next_hot += 1;
                 } else {
-                    to.copy_from_slice(cold.words(row - next_hot..row - next_hot + 1));
+                    to.copy_from_slice(cold.row(row - next_hot));
                 }
                 row += 1;
             }
@@ -94,14 +164,13 @@ impl DividedPart {
                 hot.extend_from_slice(from);
                 next_hot += 1;
             } else {
-                cold.words_mut(row - next_hot..row - next_hot + 1).copy_from_slice(from);
+                cold.row_mut(row - next_hot).copy_from_slice(from);
             }
         }
     }
 
     /// Copies a row of host memory.
     pub(crate) fn copy_cold(&self, row: u64, to: &mut [f32]) {
-        let number = row - self.hot.before(row);
-        to.copy_from_slice(self.cold().words(number..number + 1));
+        to.copy_from_slice(self.cold().row(self.cold_number(row)));
     }
 }

@@ -10,6 +10,7 @@
 
 mod carrier;
 mod divided_part;
+mod refresh;
 
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ use crate::tier::{ColdRows, HotRows, TierPlan, TierTraffic};
 use carrier::Carrier;
 pub(crate) use divided_part::DividedPart;
 use divided_part::Place;
+use refresh::Refresh;
 
 /// Blocks per part of kernels that go through its cold rows.
 const PART_BLOCKS: u32 = 32;
@@ -54,6 +56,8 @@ pub(crate) struct DeviceTier {
     /// One per batch slot.
     regions: Vec<Region>,
     carrier: Carrier,
+    /// If hot rows are chosen again.
+    refresh: Option<Refresh>,
 }
 
 /// Where the stored rows of each part are: hot rows, then landing regions.
@@ -238,6 +242,19 @@ impl DividedRows {
             of_part.hot = hot.len() as u32;
             of_part.key = 32 * self.bits.len() as u32;
             (of_part.landing, of_part.row, of_part.step) = (landing as u32, *row as u32, *step as u32);
+            let landing_words = words as usize + of_part.hot as usize * row_words;
+            let place = Place {
+                part: number,
+                list: self.list,
+                staged: self.staged,
+                landing,
+                landing_words,
+                members: self.members as usize,
+                bits: self.bits.len(),
+                lines: self.lines.len(),
+                row: *row,
+                step: *step,
+            };
             let (bits, lines) = hot.words();
             self.bits.extend_from_slice(bits);
             self.lines.extend(lines.iter().map(|before| self.members + before));
@@ -245,12 +262,11 @@ impl DividedRows {
             self.listed.resize(base as usize, 0);
             self.listed.extend(hot.iter().map(|hot| (row + hot * step) as u32));
             self.listed.resize(base as usize + stored_rows as usize, *row as u32);
-            let landing_words = words as usize + of_part.hot as usize * row_words;
-            let place = Place { part: number, list: self.list, staged: self.staged, landing, landing_words };
             // While memory is only measured, there are no rows.
             let cold_rows = if device.is_measured() { 0 } else { rows - hot.len() };
             let cold = division.cold_rows(layout, number, cold_rows, weights);
-            self.divided.push(DividedPart::new(place, &layout.tables[part.table].name, division.hot, cold));
+            let divided = DividedPart::new(place, &layout.tables[part.table].name, division.hot, cold);
+            self.divided.push(if plan.refresh_steps.is_some() { divided.counted() } else { divided });
             self.list += landing;
             self.staged += landing * row_words;
         }
@@ -306,6 +322,7 @@ impl DeviceTier {
             sources: Buffer::filled(device, slots * list, POISON)?,
             cold_counts: Buffer::filled(device, slots * parts.len(), 0)?,
             carrier: Carrier::new(device, staged)?,
+            refresh: plan.refresh_steps.map(|steps| Refresh::new(device, &divided, steps)).transpose()?,
             stored,
             divided,
         })
@@ -440,6 +457,8 @@ impl DeviceTier {
             stored_rows: region.stored_rows.pointer(),
             stored_ids: region.stored_ids.pointer(),
             listed: self.listed.pointer(),
+            places: self.refresh.as_ref().map_or(Pointer::NULL, |refresh| refresh.places.pointer()),
+            counts: self.refresh.as_ref().map_or(Pointer::NULL, |refresh| refresh.counts.pointer()),
             cold: self.cold.pointer(),
             sources: self.sources.pointer(),
             cold_counts: self.cold_counts.pointer(),

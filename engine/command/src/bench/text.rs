@@ -239,7 +239,8 @@ impl Display for Rungs<'_> {
 /// What a batch copies between GPUs and host memory.
 fn rows_from_host(tier: &TierTraffic) -> String {
     let each = |total: u64| total as f64 / tier.batches.max(1) as f64;
-    let TierTraffic { cold_rows, forwarded_rows, bytes_to_device, bytes_to_host, waited_s, batches } = *tier;
+    let TierTraffic { cold_rows, forwarded_rows, bytes_to_device, bytes_to_host, waited_s, batches, .. } =
+        *tier;
     format!(
         "{:.0} per batch, of which {:.0} are on the GPU; {:.1} MB to the GPU, {:.1} MB back; a step waited {:.3} ms",
         each(cold_rows),
@@ -300,6 +301,7 @@ mod tests {
             bytes_to_device: 123_000_000,
             bytes_to_host: 125_000_000,
             waited_s: 0.02,
+            ..TierTraffic::default()
         };
         assert_eq!(
             rows_from_host(&tier),

@@ -384,6 +384,10 @@ impl<T: Element> GpuRank<T> {
 
 impl<T: Element> RankModel for GpuRank<T> {
     fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
+        if self.tables.refreshes_before(step.number) {
+            self.finish()?;
+            self.tables.refresh(&self.main)?;
+        }
         let slot = self.send(batch, step, rates)?;
         let size = self.size(slot, true)?;
         self.follow(Sent::Step { slot, size })

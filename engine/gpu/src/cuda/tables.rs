@@ -274,6 +274,24 @@ impl Tables {
         }
     }
 
+    /// Chooses again which rows this GPU stores. All batches must be done, and their rows back in host memory.
+    pub(super) fn refresh(&mut self, main: &Lane) -> Result<()> {
+        match self {
+            Self::Local(_) => Ok(()),
+            Self::Tiered(tables) => tables.refresh(main),
+            Self::Node(tables) => tables.refresh(main),
+        }
+    }
+
+    /// Whether [`Tables::refresh`] is due before a step.
+    pub(super) fn refreshes_before(&self, step: u64) -> bool {
+        match self {
+            Self::Local(_) => false,
+            Self::Tiered(tables) => tables.refreshes_before(step),
+            Self::Node(tables) => tables.refreshes_before(step),
+        }
+    }
+
     /// Returns what was copied between this GPU and host memory, if it stores the hot rows only.
     pub(super) fn tier_traffic(&self) -> Option<TierTraffic> {
         match self {

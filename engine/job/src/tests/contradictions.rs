@@ -58,6 +58,11 @@ fn each_contradiction_is_found_and_its_neighbour_is_none() {
         &["embedding.host_memory=128GB", &table("tier = \"device\"")],
         "no rows are kept in host memory: set embedding.device_memory, too",
     );
+    sound(&["embedding.device_memory=auto", "embedding.refresh_steps=1000"]);
+    refused(
+        &["embedding.refresh_steps=1000", &table("tier = \"host\"")],
+        "which rows GPUs store is not chosen by look-ups: set it, too",
+    );
     refused(&["embedding.device_memory=most"], "a size such as 512MiB, 1.5GiB or 80GB, or \"auto\"");
     refused(&["embedding.host_memory=auto"], "a size such as 512MiB, 1.5GiB or 80GB");
     sound(&[&table("dim = 16")]);

@@ -393,14 +393,22 @@ fn any_job() -> impl Strategy<Value = Job> {
         },
     );
     let counts = || proptest::option::of(count());
-    let embedding = (placement(), exchange(), dtype(), counts(), counts(), budgets()).prop_map(
-        |(placement, exchange, dtype, frequent_rows, sample_samples, (device_memory, host_memory))| {
+    let embedding = (placement(), exchange(), dtype(), counts(), counts(), (budgets(), counts())).prop_map(
+        |(
+            placement,
+            exchange,
+            dtype,
+            frequent_rows,
+            sample_samples,
+            ((device_memory, host_memory), steps),
+        )| {
             Embedding {
                 placement,
                 exchange,
                 dtype,
                 frequent_rows,
                 sample_samples,
+                refresh_steps: device_memory.is_some().then_some(steps).flatten(),
                 device_memory,
                 host_memory,
             }

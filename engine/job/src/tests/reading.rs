@@ -44,6 +44,7 @@ fn what_is_not_written_has_its_default() {
             sample_samples: None,
             device_memory: None,
             host_memory: None,
+            refresh_steps: None,
         }
     );
 }
@@ -114,6 +115,7 @@ frequent_rows = 1000
 sample_samples = 5000
 device_memory = "96GB"
 host_memory = "1.5 TiB"
+refresh_steps = 10_000
 
 [device]
 ranks = 6
@@ -169,6 +171,7 @@ decay_steps = 1000
         other => panic!("{other:?}"),
     });
     assert_eq!(bytes, [96_000_000_000, 3 << 39]);
+    assert_eq!(job.embedding.refresh_steps, Count::new(10_000));
     assert_eq!((first.tier, third.tier), (Tier::Auto, Tier::Host));
     assert_eq!((job.topology(), job.device.dense_update), (Topology::new(6, 3), DenseUpdate::Sharded));
     assert_eq!((job.device.bind, job.device.feed), (ThreadBinding::Off, BlockFeed::Broadcast));

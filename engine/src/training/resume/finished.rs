@@ -25,7 +25,7 @@ pub(super) enum FinishedRun {
 
 /// Settings that change neither what is learned nor how it is evaluated, beyond the rounding of other devices and
 /// placements: they may differ from those of a finished run. Data are compared by their contents.
-const FREE: [&str; 19] = [
+const FREE: [&str; 20] = [
     "name",
     "data",
     "checkpoint",
@@ -39,6 +39,7 @@ const FREE: [&str; 19] = [
     "embedding.sample_samples",
     "embedding.device_memory",
     "embedding.host_memory",
+    "embedding.refresh_steps",
     "train.log_every_steps",
     "eval.batch_size",
     "guard.skipped_in_a_row_max",

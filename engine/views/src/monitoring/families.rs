@@ -318,6 +318,7 @@ pub(super) struct Tier {
     rows: GaugeVec,
     host_rows: IntCounter,
     forwarded_rows: IntCounter,
+    moved_rows: IntCounter,
     bytes_to_gpu: IntCounter,
     bytes_to_host: IntCounter,
     waited: Counter,
@@ -346,6 +347,11 @@ impl Tier {
             forwarded_rows: copied_rows.with_label_values(&["batch"]),
             bytes_to_gpu: copied_bytes.with_label_values(&["gpu"]),
             bytes_to_host: copied_bytes.with_label_values(&["host"]),
+            moved_rows: catalog.counter(
+                "rankine_tier_moved_rows_total",
+                "Rows that came to the GPUs when their rows were chosen again (`embedding.refresh_steps`), as of the \
+                 last report; as many left them.",
+            ),
             waited: catalog.seconds_counter(
                 "rankine_tier_wait_seconds_total",
                 "Seconds for which steps waited for rows from host memory, as of the last report.",
@@ -370,6 +376,7 @@ impl Tier {
         raise(&self.forwarded_rows, traffic.forwarded_rows);
         raise(&self.bytes_to_gpu, traffic.bytes_to_device);
         raise(&self.bytes_to_host, traffic.bytes_to_host);
+        raise(&self.moved_rows, traffic.moved_rows);
         self.waited.inc_by((traffic.waited_s - self.waited.get()).max(0.0));
     }
 }

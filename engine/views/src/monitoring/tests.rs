@@ -351,6 +351,8 @@ fn a_report_is_recorded_by_table_link_and_phase() {
             bytes_to_device: 100 * batches,
             bytes_to_host: 110 * batches,
             waited_s: 0.5 * batches as f64,
+            refreshes: batches,
+            moved_rows: 7 * batches,
         };
         let mut report = Report::new(progress(1), &ids_out_of_range, &details);
         report.tier = Some(tier);
@@ -373,6 +375,7 @@ fn a_report_is_recorded_by_table_link_and_phase() {
             ("tier_rows{memory=\"gpu\"}", 120.0),
             ("tier_rows{memory=\"host\"}", 30.0),
             ("tier_copied_rows_total{from=\"host\"}", 18.0),
+            ("tier_moved_rows_total", 14.0),
             ("tier_copied_rows_total{from=\"batch\"}", 2.0),
             ("tier_copied_bytes_total{to=\"gpu\"}", 200.0),
             ("tier_copied_bytes_total{to=\"host\"}", 220.0),
