@@ -5,7 +5,7 @@
 //! [`table`] describes a table, [`optimizer`] the rules by which its rows learn, [`random`] the random numbers, which
 //! depend only on their position; all three are the same on every device. [`cpu`] is the executable specification,
 //! with which other back ends are compared in tests. With the feature `cuda`, `cuda` has the same on GPUs. Ids are
-//! plain arrays, so no reader is needed here. [`rows`] moves rows with their state between placements, host and
+//! plain arrays, so no reader is needed here. [`membership`] gives rows to ids that come and go. [`rows`] moves rows with their state between placements, host and
 //! checkpoints.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -15,6 +15,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod dtype;
 pub mod frequency;
+pub mod membership;
 pub mod optimizer;
 pub mod placement;
 pub mod plan;
@@ -29,6 +30,7 @@ mod memory;
 
 pub use dtype::{Dtype, Rounding, all_finite};
 pub use frequency::{BagLengths, CountClass, FrequencyProfile, FrequencySketch, TableFrequencies};
+pub use membership::{DynamicRows, Eviction, Membership};
 pub use optimizer::{Optimizer, Step, Update, UpdateRule};
 pub use placement::{
     EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, Shard, TablePlan,

@@ -5,6 +5,8 @@
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
+/// Streams from here on belong to the keys of tables. Rows of tables have those before, and layers those from 2^31 on.
+const KEY_STREAMS: u32 = 1 << 30;
 
 /// Four random words for a counter and a key.
 pub fn philox4x32(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
@@ -39,6 +41,12 @@ impl UniformField {
     /// The field of a seed and a stream.
     pub fn new(seed: u64, stream: u32) -> Self {
         Self { key: [seed as u32, (seed >> 32) as u32], stream }
+    }
+
+    /// The field of a seed and a table whose rows are given to keys: a key takes the place of the row. No other field
+    /// of the seed has its numbers.
+    pub fn of_keys(seed: u64, table: u32) -> Self {
+        Self::new(seed, KEY_STREAMS | table)
     }
 
     /// The key derived from the seed.

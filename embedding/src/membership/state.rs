@@ -1,0 +1,163 @@
+//! The contents of a membership, as they are saved: all of them, or what was changed since tracking began.
+
+use super::shard::{Shard, Touched};
+use super::{DynamicRows, Membership};
+
+/// The keys of a table and the counts of those without a row.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SavedMembership {
+    /// The keys.
+    pub keys: SavedKeys,
+    /// The counts.
+    pub sketches: SavedSketches,
+}
+
+/// Rows with their keys and scores, and rows that are free.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SavedKeys {
+    /// Rows that keys have, ascending.
+    pub rows: Vec<u64>,
+    /// The key of each.
+    pub keys: Vec<u64>,
+    /// The score of each.
+    pub scores: Vec<u32>,
+    /// Rows that lost their key, ascending; none if everything is saved.
+    pub freed: Vec<u64>,
+}
+
+/// Counts of some shards. Everywhere else they are 0, or as they were before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SavedSketches {
+    /// The shards, ascending.
+    pub shards: Vec<u64>,
+    /// Look-ups that were added to each since its counters were halved.
+    pub added: Vec<u64>,
+    /// The counters of each, [`DynamicRows::sketch_bytes`] per shard.
+    pub counters: Vec<u8>,
+}
+
+/// Saved contents that are not those of such a membership.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidMembership(String);
+
+impl SavedKeys {
+    fn push(&mut self, shard: &Shard, slot: u32, row: u64) {
+        if shard.is_occupied(slot) {
+            self.rows.push(row);
+            self.keys.push(shard.keys[slot as usize]);
+            self.scores.push(shard.scores[slot as usize]);
+        } else {
+            self.freed.push(row);
+        }
+    }
+}
+
+impl SavedSketches {
+    fn push(&mut self, number: usize, shard: &Shard) {
+        self.shards.push(number as u64);
+        self.added.push(shard.sketch.added);
+        self.counters.extend_from_slice(&shard.sketch.counters);
+    }
+}
+
+impl DynamicRows {
+    /// Returns the shard and the slot of a row; `None` for the shared row and rows outside the table.
+    fn slot_of(&self, row: u64) -> Option<(usize, u32)> {
+        let (shard, slot) = (row.checked_sub(1)? / self.shard_rows(), (row - 1) % self.shard_rows());
+        (shard < self.shards()).then_some((shard as usize, slot as u32))
+    }
+}
+
+impl Membership {
+    /// Returns all of its contents.
+    pub fn saved(&self) -> SavedMembership {
+        let mut saved = SavedMembership::default();
+        for (number, shard) in self.shards.iter().enumerate() {
+            let slots = 0..self.rows.shard_rows() as u32;
+            for slot in slots.filter(|&slot| shard.is_occupied(slot)) {
+                saved.keys.push(shard, slot, self.row(number, slot));
+            }
+            if shard.sketch.added > 0 || shard.sketch.counters.iter().any(|&counter| counter > 0) {
+                saved.sketches.push(number, shard);
+            }
+        }
+        saved
+    }
+
+    /// Returns what was changed since [`Membership::begin_tracking`]; `None` if that was not called.
+    pub fn changed(&self) -> Option<SavedMembership> {
+        let touched = self.touched.as_ref()?;
+        let mut changed = SavedMembership::default();
+        for (number, (shard, touched)) in self.shards.iter().zip(touched).enumerate() {
+            for slot in touched.slots.among(0..self.rows.shard_rows()) {
+                changed.keys.push(shard, slot as u32, self.row(number, slot as u32));
+            }
+            if touched.sketch && !shard.sketch.counters.is_empty() {
+                changed.sketches.push(number, shard);
+            }
+        }
+        Some(changed)
+    }
+
+    /// Starts to record what is changed.
+    pub fn begin_tracking(&mut self) {
+        let slots = self.rows.shard_rows();
+        self.touched = Some(self.shards.iter().map(|_| Touched::none(slots)).collect());
+    }
+
+    /// Applies saved contents to a new membership, or changes to the contents that they are changes of. `step` is the
+    /// last step of the training that saved them: no key was looked up later.
+    ///
+    /// # Errors
+    /// If they are not the contents of such a membership; some may be applied then.
+    pub fn restore(&mut self, saved: &SavedMembership, step: u64) -> Result<(), InvalidMembership> {
+        let SavedMembership { keys: SavedKeys { rows, keys, scores, freed }, sketches } = saved;
+        if keys.len() != rows.len() || scores.len() != rows.len() {
+            return Err(InvalidMembership("it does not have one key and one score per row".into()));
+        }
+        self.step = step;
+        let slot_of = |row: u64| {
+            let slot = self.rows.slot_of(row);
+            slot.ok_or_else(|| InvalidMembership(format!("row {row} is no row of a key in its table")))
+        };
+        let changed: Vec<_> = rows.iter().chain(freed).map(|&row| slot_of(row)).collect::<Result<_, _>>()?;
+        // Keys may have changed their rows, so that all are free before any is given away.
+        for &(shard, slot) in &changed {
+            if self.shards[shard].is_occupied(slot) {
+                self.shards[shard].free(slot);
+            }
+        }
+        let latest = self.latest_score(step);
+        for (&(shard, slot), (&key, &score)) in changed.iter().zip(keys.iter().zip(scores)) {
+            if self.rows.shard_of(key) != shard {
+                return Err(InvalidMembership(format!("key {key} is in the wrong shard")));
+            }
+            let shard = &mut self.shards[shard];
+            if shard.is_occupied(slot) || shard.slot_of(key).is_some() {
+                return Err(InvalidMembership(format!("key {key} or its row occurs twice")));
+            }
+            shard.occupy(slot, key, score.min(latest));
+        }
+        self.restore_sketches(sketches)
+    }
+
+    fn restore_sketches(&mut self, saved: &SavedSketches) -> Result<(), InvalidMembership> {
+        let bytes = self.rows.sketch_bytes() as usize;
+        let SavedSketches { shards, added, counters } = saved;
+        if added.len() != shards.len() || counters.len() != shards.len() * bytes {
+            return Err(InvalidMembership("its counts are not those of as many shards".into()));
+        }
+        if bytes == 0 {
+            return Ok(());
+        }
+        for ((&number, &added), counters) in shards.iter().zip(added).zip(counters.chunks_exact(bytes)) {
+            let Some(shard) = self.shards.get_mut(usize::try_from(number).unwrap_or(usize::MAX)) else {
+                return Err(InvalidMembership(format!("there is no shard {number}")));
+            };
+            shard.sketch.added = added;
+            shard.sketch.counters.copy_from_slice(counters);
+        }
+        Ok(())
+    }
+}
