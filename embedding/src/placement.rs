@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn columns_are_cut_at_multiples_of_16_bytes() {
-        let table = TableSpec { name: "t".into(), rows: 3, dim: 18, dtype: Dtype::Fp32 };
+        let table = TableSpec { name: "t".into(), rows: 3, dim: 18, dtype: Dtype::Fp32, dynamic: None };
         let columns = |ranks: &[usize]| -> Vec<_> {
             let ranks: Vec<_> = ranks.iter().copied().map(Rank).collect();
             let plan = TablePlan::column_wise(&table, Exchange::Rows, &ranks);

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
+use crate::membership::DynamicRows;
 
 /// How the rows of a bag are combined into one vector. An empty bag yields zeros either way. If ids have weights, each
 /// row is multiplied by the weight of its id.
@@ -38,6 +39,9 @@ pub struct TableSpec {
     /// The type in which they are stored.
     #[serde(default)]
     pub dtype: Dtype,
+    /// How rows are given to ids as they come; `None` if each id is a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dynamic: Option<DynamicRows>,
 }
 
 impl TableSpec {
@@ -55,7 +59,9 @@ mod tests {
     fn means_divide_by_the_ids_and_weights_begin_within_the_root_of_the_rows() {
         assert_eq!((Pooling::Sum.scale(4), Pooling::Mean.scale(4)), (1.0, 0.25));
         assert_eq!((Pooling::Mean.scale(0), Pooling::Mean.scale(1)), (1.0, 1.0));
-        let bound = |rows| TableSpec { name: "C1".into(), rows, dim: 8, dtype: Dtype::Fp32 }.initial_bound();
+        let bound = |rows| {
+            TableSpec { name: "C1".into(), rows, dim: 8, dtype: Dtype::Fp32, dynamic: None }.initial_bound()
+        };
         assert_eq!((bound(1), bound(64), bound(1 << 40)), (1.0, 0.125, 2f32.powi(-20)));
     }
 }

@@ -236,7 +236,8 @@ impl Slot {
             schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
             schema::Hotness::Ragged { max } => Hotness::Ragged { max: max as usize },
         });
-        let tables = [TableSpec { name: "unused".into(), rows: 1, dim: 4, dtype: Dtype::Fp32 }];
+        let tables =
+            [TableSpec { name: "unused".into(), rows: 1, dim: 4, dtype: Dtype::Fp32, dynamic: None }];
         let layout = Layout::new(1, batch_size, 4, &tables, &columns.collect::<Vec<_>>(), &[])?;
         let weighted: Vec<_> = schema.categorical.iter().map(|column| column.weighted).collect();
         let layout = InputLayout::new(&spec, &layout.with_weights(&weighted)?);
@@ -396,6 +397,7 @@ pub(crate) fn is_the_same_however_it_is_fed(
                 rows: column.rows,
                 dim: 16,
                 dtype: Dtype::Fp32,
+                dynamic: None,
             })
             .collect(),
         features: columns.map(|(table, column)| feature_of(table, column)).collect(),

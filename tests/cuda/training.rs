@@ -111,7 +111,7 @@ impl Training {
             .map(|(number, rows)| {
                 let dim = if equal { dim } else { words.one_of(&[4, 7, 16]) };
                 let dtype = words.one_of(&[Dtype::Fp32, Dtype::Fp32, Dtype::Bf16, Dtype::Fp16]);
-                TableSpec { name: format!("t{number}"), rows, dim, dtype }
+                TableSpec { name: format!("t{number}"), rows, dim, dtype, dynamic: None }
             })
             .collect();
         let hotness = words.one_of(&[Hotness::Fixed(1), Hotness::Fixed(3), Hotness::Ragged { max: 5 }]);

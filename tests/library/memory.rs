@@ -44,7 +44,7 @@ fn a_step_and_an_evaluation_allocate_what_is_counted() {
         let mut logits = Vec::with_capacity(BATCH);
         let before = allocated_bytes();
         pool.install(|| {
-            on_cpu.train_step(&batch.samples, 1.0);
+            on_cpu.train_step(&batch.samples, 1.0).unwrap();
             on_cpu.logits(&batch.samples, &mut logits);
         });
         let allocated = (allocated_bytes() - before) as f64;

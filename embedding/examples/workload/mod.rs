@@ -29,6 +29,7 @@ impl Workload {
             rows: rows.min(self.rows_cap),
             dim: self.dim,
             dtype: Dtype::Fp32,
+            dynamic: None,
         };
         shape.rows.iter().enumerate().map(table).collect()
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::Table;
-use crate::rows::{RowPart, RowSet, Rows, RowsError, RowsMut, TouchedRows};
+use crate::rows::{RowPart, RowPiece, RowSet, Rows, RowsError, RowsMut, TouchedRows, place};
 
 /// Words that one task copies.
 const COPY_WORDS: usize = 1 << 18;
@@ -93,6 +93,22 @@ impl<T: Borrow<Table>> Rows for HostRows<T> {
 
     fn touched(&self, part: usize) -> Result<Option<TouchedRows>, RowsError> {
         Ok(self.table(part).touched().cloned())
+    }
+}
+
+impl HostRows<&mut Table> {
+    /// Sets rows as [`place`] does, and marks them as updated if that is tracked.
+    ///
+    /// # Panics
+    /// As [`place`].
+    pub fn replace(&mut self, piece: &RowPiece<'_>) {
+        place(self, piece).expect("host memory is always writable");
+        for (part, table) in self.parts.iter().zip(&mut self.tables) {
+            if part.table == piece.table {
+                let positions = piece.rows.iter().filter_map(|row| part.rows.position(row));
+                table.mark(&positions.collect::<Vec<_>>());
+            }
+        }
     }
 }
 

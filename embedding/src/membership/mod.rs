@@ -35,14 +35,29 @@ const SHARDS_MAX: u64 = 4096;
 /// Fewer rows in a shard would leave many shards full while others have free rows.
 const SHARD_ROWS_MIN: u64 = 1024;
 /// The largest capacity, so that row numbers of a shard fit into 32 bits.
-pub const CAPACITY_MAX: u64 = 1 << 40;
+pub const CAPACITY_MAX: u64 = 100_000_000_000;
+
+/// What happens to the look-ups of a key whose shard is full, if no key is evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IfFull {
+    /// Training ends with an error.
+    Fail,
+    /// They are removed from their bags.
+    Skip,
+    /// They look up the shared row.
+    Shared,
+}
 
 /// Which key leaves a shard that has no free row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Eviction {
     /// None: further keys are not admitted.
-    None,
+    None {
+        /// What happens to their look-ups.
+        if_full: IfFull,
+    },
     /// The key whose last look-up is the oldest.
     Lru,
     /// The key with the fewest look-ups.
@@ -193,6 +208,14 @@ impl Membership {
         Some(self.row(shard, slot))
     }
 
+    /// Returns the key that has each row of the table, in order; `None` where none has it, as for the shared row.
+    pub fn keys_of_rows(&self) -> impl Iterator<Item = Option<u64>> + '_ {
+        let of_shards = self.shards.iter().flat_map(|shard| {
+            (0..shard.keys.len()).map(|slot| shard.is_occupied(slot as u32).then(|| shard.keys[slot]))
+        });
+        std::iter::once(None).chain(of_shards)
+    }
+
     /// Maps the keys of a step's batch to rows: the keys of all look-ups of the table, of the global batch, in order.
     /// Keys are admitted in the order of their first look-up. All look-ups of a key get the same row.
     pub fn admit(&mut self, step: u64, keys: &[u64]) -> Admission {
@@ -252,14 +275,8 @@ impl Membership {
     fn oldest(&self, step: u64) -> u32 {
         match self.rows.evict {
             Eviction::Ttl { steps } => stamp(step.saturating_sub(steps)),
-            Eviction::None | Eviction::Lru | Eviction::Lfu => 0,
+            Eviction::None { .. } | Eviction::Lru | Eviction::Lfu => 0,
         }
-    }
-
-    /// Returns the largest score of a key at a step. Optimizers that start afresh count steps from 0, so that keys of
-    /// an earlier training count as looked up before the first.
-    fn latest_score(&self, step: u64) -> u32 {
-        if self.rows.evict == Eviction::Lfu { u32::MAX } else { stamp(step) }
     }
 
     fn row(&self, shard: usize, slot: u32) -> u64 {

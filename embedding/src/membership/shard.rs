@@ -156,7 +156,7 @@ impl Shard {
                     let score = &mut self.scores[slot as usize];
                     *score = match rows.evict {
                         Eviction::Lfu => score.saturating_add(group.count()),
-                        Eviction::None | Eviction::Lru | Eviction::Ttl { .. } => stamp(step),
+                        Eviction::None { .. } | Eviction::Lru | Eviction::Ttl { .. } => stamp(step),
                     };
                     slots[number] = Some(slot);
                     continue;
@@ -175,7 +175,7 @@ impl Shard {
                 continue;
             }
             let slot = self.free_slot().or_else(|| {
-                if rows.evict == Eviction::None {
+                if matches!(rows.evict, Eviction::None { .. }) {
                     out.refused.extend_from_slice(&ordered[group.start..group.end]);
                     return None;
                 }

@@ -1,7 +1,7 @@
 //! The contents of a membership, as they are saved: all of them, or what was changed since tracking began.
 
 use super::shard::{Shard, Touched};
-use super::{DynamicRows, Membership};
+use super::{DynamicRows, Eviction, Membership, stamp};
 
 /// The keys of a table and the counts of those without a row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -106,17 +106,16 @@ impl Membership {
         self.touched = Some(self.shards.iter().map(|_| Touched::none(slots)).collect());
     }
 
-    /// Applies saved contents to a new membership, or changes to the contents that they are changes of. `step` is the
-    /// last step of the training that saved them: no key was looked up later.
+    /// Applies saved contents to a new membership, or changes to the contents that they are changes of. Then
+    /// [`Membership::continue_from`] sets the step.
     ///
     /// # Errors
     /// If they are not the contents of such a membership; some may be applied then.
-    pub fn restore(&mut self, saved: &SavedMembership, step: u64) -> Result<(), InvalidMembership> {
+    pub fn restore(&mut self, saved: &SavedMembership) -> Result<(), InvalidMembership> {
         let SavedMembership { keys: SavedKeys { rows, keys, scores, freed }, sketches } = saved;
         if keys.len() != rows.len() || scores.len() != rows.len() {
             return Err(InvalidMembership("it does not have one key and one score per row".into()));
         }
-        self.step = step;
         let slot_of = |row: u64| {
             let slot = self.rows.slot_of(row);
             slot.ok_or_else(|| InvalidMembership(format!("row {row} is no row of a key in its table")))
@@ -128,7 +127,6 @@ impl Membership {
                 self.shards[shard].free(slot);
             }
         }
-        let latest = self.latest_score(step);
         for (&(shard, slot), (&key, &score)) in changed.iter().zip(keys.iter().zip(scores)) {
             if self.rows.shard_of(key) != shard {
                 return Err(InvalidMembership(format!("key {key} is in the wrong shard")));
@@ -137,9 +135,19 @@ impl Membership {
             if shard.is_occupied(slot) || shard.slot_of(key).is_some() {
                 return Err(InvalidMembership(format!("key {key} or its row occurs twice")));
             }
-            shard.occupy(slot, key, score.min(latest));
+            shard.occupy(slot, key, score);
         }
         self.restore_sketches(sketches)
+    }
+
+    /// Sets the last step whose batch was admitted. If it is an earlier one than that of some keys, because optimizers
+    /// start afresh and count steps from 0, these keys count as looked up in this step.
+    pub fn continue_from(&mut self, step: u64) {
+        self.step = step;
+        if self.rows.evict != Eviction::Lfu {
+            let scores = self.shards.iter_mut().flat_map(|shard| &mut shard.scores);
+            scores.for_each(|score| *score = (*score).min(stamp(step)));
+        }
     }
 
     fn restore_sketches(&mut self, saved: &SavedSketches) -> Result<(), InvalidMembership> {

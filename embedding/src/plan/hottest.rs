@@ -154,7 +154,7 @@ mod tests {
     use crate::frequency::{CountClass, TableFrequencies};
 
     fn spec(rows: u64, dim: usize) -> TableSpec {
-        TableSpec { name: "t".into(), rows, dim, dtype: Dtype::Fp32 }
+        TableSpec { name: "t".into(), rows, dim, dtype: Dtype::Fp32, dynamic: None }
     }
 
     #[test]

@@ -359,7 +359,13 @@ mod tests {
 
     /// A table with a count per row, and its frequencies: rows with the same count are a class.
     fn table(dim: usize, counts: &[u64]) -> (TableSpec, FrequencyProfile) {
-        let spec = TableSpec { name: format!("{dim}"), rows: counts.len() as u64, dim, dtype: Dtype::Fp32 };
+        let spec = TableSpec {
+            name: format!("{dim}"),
+            rows: counts.len() as u64,
+            dim,
+            dtype: Dtype::Fp32,
+            dynamic: None,
+        };
         let mut descending = counts.to_vec();
         descending.sort_unstable_by_key(|&count| std::cmp::Reverse(count));
         let classes = descending.chunk_by(|a, b| a == b).filter(|class| class[0] > 0);
@@ -518,7 +524,7 @@ mod tests {
 
     #[test]
     fn rows_have_the_bytes_of_the_device() {
-        let spec = |dim, dtype| TableSpec { name: "t".into(), rows: 1, dim, dtype };
+        let spec = |dim, dtype| TableSpec { name: "t".into(), rows: 1, dim, dtype, dynamic: None };
         let adagrad = UpdateRule::Adagrad { epsilon: 1.0, initial_accumulator: 0.0 };
         let bytes = |dim, dtype, rule| row_bytes(&spec(dim, dtype), rule);
         assert_eq!(bytes(128, Dtype::Fp32, UpdateRule::Sgd), 512);

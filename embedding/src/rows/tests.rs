@@ -20,7 +20,7 @@ const RULES: [UpdateRule; 4] = [
 ];
 
 fn spec(rows: u64, dim: usize, dtype: Dtype) -> TableSpec {
-    TableSpec { name: "t".into(), rows, dim, dtype }
+    TableSpec { name: "t".into(), rows, dim, dtype, dynamic: None }
 }
 
 fn optimizer(rule: UpdateRule) -> Optimizer {

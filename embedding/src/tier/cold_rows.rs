@@ -282,7 +282,7 @@ mod tests {
     fn cold_rows_start_as_those_of_a_table() {
         let rule = UpdateRule::Ftrl { beta: 0.5, l1: 0.0, l2: 0.0 };
         for dtype in [Dtype::Fp32, Dtype::Bf16] {
-            let spec = TableSpec { name: "t".into(), rows: 70_000, dim: 8, dtype };
+            let spec = TableSpec { name: "t".into(), rows: 70_000, dim: 8, dtype, dynamic: None };
             let optimizer = Optimizer { rule, ..Optimizer::sgd(0.1) };
             let table = Table::initialized(spec.clone(), optimizer, 7, 3);
             let hot = HotRows::of(spec.rows, (0..spec.rows).filter(|row| row % 7 == 2 || *row > 69_000));
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn gathered_rows_come_back_to_their_places() {
-        let spec = TableSpec { name: "t".into(), rows: 5000, dim: 4, dtype: Dtype::Fp32 };
+        let spec = TableSpec { name: "t".into(), rows: 5000, dim: 4, dtype: Dtype::Fp32, dynamic: None };
         let layout = RowLayout::padded(spec.dim, spec.dtype, UpdateRule::Sgd);
         for is_counted in [false, true] {
             let mut cold = ColdRows::zeroed(layout, spec.rows);

@@ -1184,7 +1184,7 @@ fn waits_time_out(tables: &NodeTables, lane: &Lane) -> Outcome {
 
 fn a_rank_that_does_not_come_is_named(gpus: usize) -> Outcome {
     let devices: Vec<_> = (0..2).map(|rank| Device::open(rank % gpus)).collect::<Result<_, _>>()?;
-    let table = TableSpec { name: "t".into(), rows: 10, dim: 4, dtype: Dtype::Fp32 };
+    let table = TableSpec { name: "t".into(), rows: 10, dim: 4, dtype: Dtype::Fp32, dynamic: None };
     let feature = Feature { column: 0, table: 0, vector_offset: 0, pooling: Pooling::Sum };
     let layout = Layout::new(2, 1, 4, &[table], &[Hotness::Fixed(1)], &[feature])?;
     let together = Barrier::new(2);

@@ -39,6 +39,7 @@ impl Case {
             rows: words.one_of(&[1, 40, 2_000, 70_000]),
             dim: words.one_of(&[1, 4, 7, 16, 64, 132]),
             dtype: words.one_of(&[Dtype::Fp32, Dtype::Bf16, Dtype::Fp16]),
+            dynamic: None,
         };
         let tables: Vec<_> = (0..3).map(|number| table(number, words)).collect();
         let dim = |table: usize| tables[table].dim.next_multiple_of(4);

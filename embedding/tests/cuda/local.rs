@@ -100,6 +100,7 @@ impl Case {
                     rows,
                     dim: words.one_of(dims),
                     dtype: words.one_of(&DTYPES),
+                    dynamic: None,
                 }
             })
             .collect();
@@ -426,7 +427,7 @@ fn fp8_vectors_of(
 }
 
 fn rows_past_two_to_the_31_elements_are_found(bench: &Bench, words: &mut Random) -> Outcome {
-    let table = |rows, dim| TableSpec { name: String::new(), rows, dim, dtype: Dtype::Fp32 };
+    let table = |rows, dim| TableSpec { name: String::new(), rows, dim, dtype: Dtype::Fp32, dynamic: None };
     let tables = [table(10_000_000, 256), table(1_000, 256)];
     let budget = bench.device.budget()?;
     if budget.free_bytes < 12 << 30 {
@@ -549,7 +550,7 @@ fn routes_of(bench: &Bench, words: &mut Random, case: &Case) -> Outcome {
 
 fn routes_of_many_look_ups_are_sorted(bench: &Bench, words: &mut Random) -> Outcome {
     // More tiles than the GPU runs at once.
-    let table = |rows| TableSpec { name: String::new(), rows, dim: 4, dtype: Dtype::Fp32 };
+    let table = |rows| TableSpec { name: String::new(), rows, dim: 4, dtype: Dtype::Fp32, dynamic: None };
     let tables = [table(5_000_000), table(3), table(40_000_000)];
     let columns = [Hotness::Fixed(70), Hotness::Fixed(3), Hotness::Ragged { max: 20 }, Hotness::Fixed(1)];
     let feature = |column, table| Feature { column, table, vector_offset: 4 * column, pooling: Pooling::Sum };

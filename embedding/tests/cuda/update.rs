@@ -93,6 +93,7 @@ impl Case {
             rows,
             dim,
             dtype: words.one_of(&DTYPES),
+            dynamic: None,
         };
         let specs: Vec<_> = tables.iter().enumerate().map(spec).collect();
         let columns: Vec<_> = (0..features.div_ceil(2)).map(|_| words.one_of(kinds)).collect();

@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use rankine_base::StopCause;
+use rankine_engine_cpu::FullTable;
 use rankine_launch::MeetError;
 
 /// The error of a device's library or driver.
@@ -27,6 +28,9 @@ pub enum BackendError {
     /// An operation of the device failed.
     #[error(transparent)]
     Failed(Cause),
+    /// A table has no row for a new id, and the job says that training fails then.
+    #[error(transparent)]
+    FullTable(Cause),
     /// Batches cannot be staged in host or device memory.
     #[error(
         "not enough memory to stage batches for the GPU: {0}. A smaller train.shuffle_window_blocks or \
@@ -42,4 +46,11 @@ pub enum BackendError {
     /// The device's activity cannot be traced.
     #[error(transparent)]
     Trace(Cause),
+}
+
+impl BackendError {
+    /// Returns the error of a table without a free row.
+    pub fn full_table(table: FullTable) -> Self {
+        Self::FullTable(Box::new(table))
+    }
 }

@@ -16,6 +16,9 @@ pub(super) const PIECE_BYTES: usize = 8 << 20;
 /// The largest accepted length of a piece: more than any row takes, and little memory.
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 
+/// Bytes of a row that an id has: the row, the id and its score.
+pub(super) const KEY_BYTES: u64 = 20;
+
 /// The pieces of a shard's file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,6 +68,22 @@ pub enum PieceContents {
         rows: SavedRows,
         /// Kinds of state: those of the optimizer, or none if rows of other columns have them.
         states: usize,
+    },
+    /// Rows that ids have, with the ids, and rows that lost theirs.
+    Keys {
+        /// The number of the table.
+        keys_of: usize,
+        /// Rows that ids have.
+        count: u64,
+        /// Rows that lost their ids since the base.
+        freed: u64,
+    },
+    /// Counts of ids without a row.
+    Counts {
+        /// The number of the table.
+        counts_of: usize,
+        /// How many of its shards.
+        shards: u64,
     },
 }
 
@@ -116,6 +135,11 @@ impl PieceContents {
         matches!(self, Self::Rows { rows: SavedRows::Listed { .. }, .. })
     }
 
+    /// Whether it holds ids or their counts.
+    pub fn is_of_keys(&self) -> bool {
+        matches!(self, Self::Keys { .. } | Self::Counts { .. })
+    }
+
     /// The bytes that it must have; `None` if it cannot be a piece of this checkpoint.
     pub(super) fn bytes(&self, manifest: &Manifest) -> Option<u64> {
         match *self {
@@ -149,6 +173,15 @@ impl PieceContents {
                 let state = if of.learns.rowwise { 1 } else { columns };
                 let row = columns * of.table.dtype.bytes() as u64 + 4 * state * states as u64 + list;
                 rows.len().checked_mul(row)
+            }
+            Self::Keys { keys_of, count, freed } => {
+                let rows = manifest.tables.get(keys_of)?.table.dynamic?.table_rows();
+                let most = |count: u64| (count < rows).then_some(count);
+                Some(KEY_BYTES * most(count)? + 8 * most(freed)?)
+            }
+            Self::Counts { counts_of, shards } => {
+                let rows = manifest.tables.get(counts_of)?.table.dynamic?;
+                (shards <= rows.shards()).then(|| shards * (16 + rows.sketch_bytes()))
             }
         }
     }

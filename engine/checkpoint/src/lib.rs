@@ -16,6 +16,7 @@ pub mod files;
 mod folder;
 mod identity;
 pub mod index;
+mod keys;
 pub mod manifest;
 mod open;
 mod piece;
@@ -28,6 +29,7 @@ mod writer;
 
 use std::ops::Range;
 
+use rankine_embedding::Membership;
 use rankine_embedding::rows::Rows;
 
 pub use error::CheckpointError;
@@ -36,6 +38,7 @@ pub use files::{Disk, Files, Input, Output};
 pub use folder::{DamagedCheckpoint, Leftovers, Needs, latest, leftovers, list, prune};
 pub use folder::{open_intact, set_aside};
 pub use index::{PieceContents, PieceEntry, SavedRows, ShardIndex};
+pub use keys::{Chosen, TableKeys};
 pub use manifest::NAME as MANIFEST_NAME;
 pub use manifest::{
     Base, BestState, DataIdentity, DeviceState, Fp8State, GuardState, InitialState, LossScale, LossState,
@@ -85,6 +88,8 @@ pub struct RankState<'a> {
     pub dense: Vec<DenseState>,
     /// Its rows.
     pub rows: &'a dyn Rows,
+    /// The memberships that it saves, with the numbers of their tables: all of them if it is the first rank.
+    pub memberships: Vec<(usize, &'a Membership)>,
 }
 
 impl std::fmt::Debug for RankState<'_> {

@@ -26,7 +26,7 @@ const SEALED_BYTES_MAX: u64 = 256 << 20;
 const READ_AT_ONCE: usize = 4;
 
 /// The first and the last row of a list.
-type Ends = (u64, u64);
+pub(super) type Ends = (u64, u64);
 
 /// A checkpoint whose manifest and indexes have the right checksums.
 #[derive(Debug)]
@@ -159,7 +159,9 @@ impl Checkpoint {
         for piece in self.shards.iter().flat_map(|shard| &shard.pieces) {
             match &piece.contents {
                 PieceContents::Dense { dense_count, .. } => dense = dense.saturating_add(*dense_count),
-                PieceContents::Rows { rows: SavedRows::Listed { .. }, .. } => {}
+                PieceContents::Rows { rows: SavedRows::Listed { .. }, .. }
+                | PieceContents::Keys { .. }
+                | PieceContents::Counts { .. } => {}
                 &PieceContents::Rows { table, columns: (first, end), rows, .. } => {
                     elements[table] =
                         elements[table].saturating_add(rows.len().saturating_mul((end - first) as u64));
@@ -232,6 +234,15 @@ impl Checkpoint {
         if let Some(base) = &self.base {
             base.for_each_piece(wanted, take)?;
         }
+        self.for_each_own_piece(wanted, take)
+    }
+
+    /// The same, without the base.
+    pub(super) fn for_each_own_piece(
+        &self,
+        wanted: &dyn Fn(&PieceContents, Option<Ends>) -> bool,
+        take: &mut dyn FnMut(Piece<'_>) -> Result<(), CheckpointError>,
+    ) -> Result<(), CheckpointError> {
         let mut buffers = vec![Vec::new(); rayon::current_num_threads().min(READ_AT_ONCE)];
         for listed in [false, true] {
             for (shard, ends) in self.shards.iter().zip(&self.listed) {
@@ -296,7 +307,7 @@ impl Checkpoint {
     pub fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
         let parts = rows.parts().to_vec();
         let wanted = |contents: &PieceContents, ends| match contents {
-            PieceContents::Dense { .. } => false,
+            PieceContents::Dense { .. } | PieceContents::Keys { .. } | PieceContents::Counts { .. } => false,
             &PieceContents::Rows { table, rows, .. } => {
                 parts.iter().any(|part| part.table == table && may_meet((rows, ends), &part.rows))
             }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use rankine_embedding::Dtype;
+use rankine_embedding::membership::{SavedKeys, SavedSketches};
 use rankine_embedding::rows::{RowPart, RowPiece, RowSet};
 use safetensors::tensor;
 
@@ -46,6 +47,26 @@ pub(super) fn tensors(number: usize, contents: &PieceContents, manifest: &Manife
             let weights = plain(name("weight"), named(table.dtype), vec![count, width], table.dtype.bytes());
             list.into_iter().chain(state).chain([weights]).collect()
         }
+        PieceContents::Keys { keys_of, count, freed } => {
+            let name = |part: &str| format!("{}/{number}.{part}", manifest.tables[keys_of].tensor);
+            let (count, freed) = (count as usize, freed as usize);
+            vec![
+                plain(name("key_rows"), tensor::Dtype::U64, vec![count], 8),
+                plain(name("keys"), tensor::Dtype::U64, vec![count], 8),
+                plain(name("freed_rows"), tensor::Dtype::U64, vec![freed], 8),
+                plain(name("scores"), tensor::Dtype::U32, vec![count], 4),
+            ]
+        }
+        PieceContents::Counts { counts_of, shards } => {
+            let TableState { tensor, table, .. } = &manifest.tables[counts_of];
+            let name = |part: &str| format!("{tensor}/{number}.{part}");
+            let (shards, bytes) = (shards as usize, table.dynamic.map_or(0, |rows| rows.sketch_bytes()));
+            vec![
+                plain(name("count_shards"), tensor::Dtype::U64, vec![shards], 8),
+                plain(name("counted"), tensor::Dtype::U64, vec![shards], 8),
+                plain(name("counts"), tensor::Dtype::U8, vec![shards, bytes as usize], 1),
+            ]
+        }
     }
 }
 
@@ -72,6 +93,29 @@ pub(super) fn of_rows(part: &RowPart, rows: &RowSet, learns: &RuleState) -> Piec
         rows: SavedRows::of(rows),
         states: if learns.rowwise && part.columns.start > 0 { 0 } else { learns.state.len() },
     }
+}
+
+/// Sets the bytes of a piece of ids from ranges of what is saved.
+pub(super) fn write_keys(
+    saved: &SavedKeys,
+    (present, freed): (Range<usize>, Range<usize>),
+    bytes: &mut [u8],
+) {
+    let words = [&saved.rows[present.clone()], &saved.keys[present.clone()], &saved.freed[freed]];
+    let words = words.into_iter().flatten();
+    let (of_words, of_scores) = bytes.split_at_mut(8 * words.clone().count());
+    of_words.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+    let scores = of_scores.chunks_exact_mut(4).zip(&saved.scores[present]);
+    scores.for_each(|(to, score)| to.copy_from_slice(&score.to_le_bytes()));
+}
+
+/// Sets the bytes of a piece of counts from a range of what is saved.
+pub(super) fn write_counts(saved: &SavedSketches, range: Range<usize>, bytes: &mut [u8]) {
+    let words = saved.shards[range.clone()].iter().chain(&saved.added[range.clone()]);
+    let (of_words, counters) = bytes.split_at_mut(16 * range.len());
+    of_words.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+    let each = counters.len() / range.len().max(1);
+    counters.copy_from_slice(&saved.counters[range.start * each..range.end * each]);
 }
 
 /// Sets the bytes of a piece of rows from their words in memory; `false` if some of them are not finite.
@@ -118,6 +162,10 @@ pub(super) enum Piece<'a> {
     Dense(usize, Vec<&'a [f32]>),
     /// Rows.
     Rows(RowPiece<'a>),
+    /// Rows of a table that ids have.
+    Keys(usize, SavedKeys),
+    /// Counts of ids of a table without a row.
+    Counts(usize, SavedSketches),
 }
 
 /// Reads a piece whose length is [`PieceContents::bytes`]. The words keep values aligned to their size.
@@ -164,6 +212,29 @@ pub(super) fn read<'a>(
             let dtype = of_table.table.dtype;
             let weights = &bytes[begin..begin + count * width * dtype.bytes()];
             Ok(Piece::Rows(RowPiece { table, columns: first..end, rows: set, dtype, weights, state }))
+        }
+        PieceContents::Keys { keys_of, count, freed } => {
+            let (count, freed) = (count as usize, freed as usize);
+            let words_end = 2 * count + freed;
+            let scores = &bytes[8 * words_end..8 * words_end + 4 * count];
+            let keys = SavedKeys {
+                rows: words[..count].to_vec(),
+                keys: words[count..2 * count].to_vec(),
+                scores: bytemuck::cast_slice(scores).to_vec(),
+                freed: words[2 * count..words_end].to_vec(),
+            };
+            Ok(Piece::Keys(keys_of, keys))
+        }
+        PieceContents::Counts { counts_of, shards } => {
+            let shards = shards as usize;
+            let each = manifest.tables[counts_of].table.dynamic.map_or(0, |rows| rows.sketch_bytes());
+            let counters = &bytes[16 * shards..16 * shards + shards * each as usize];
+            let sketches = SavedSketches {
+                shards: words[..shards].to_vec(),
+                added: words[shards..2 * shards].to_vec(),
+                counters: counters.to_vec(),
+            };
+            Ok(Piece::Counts(counts_of, sketches))
         }
     }
 }

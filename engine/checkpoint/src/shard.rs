@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::ops::Range;
 use std::path::Path;
 use std::thread;
 
 use rankine_base::sealed::{self, Checksum};
 use rankine_embedding::all_finite;
+use rankine_embedding::membership::{SavedKeys, SavedMembership, SavedSketches};
 use rankine_embedding::rows::{RowPart, RowSelection, RowSet};
 use rankine_reader::dataset::FileManifest;
 use rankine_topology::Rank;
@@ -15,7 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::error::IoContext;
 use super::files::{Files, processors};
-use super::index::{self, PieceContents, PieceEntry, ShardIndex};
+use super::index::{self, KEY_BYTES, PieceContents, PieceEntry, ShardIndex};
+use super::keys::{Chosen, TableKeys};
 use super::manifest::{Manifest, TableState};
 use super::writer::Writer;
 use super::{CheckpointError, DenseState, RankState, piece};
@@ -41,7 +44,11 @@ pub struct ShardFiles {
 enum Source<'a> {
     Dense(&'a DenseState),
     /// A range of the chosen rows.
-    Rows(&'a RowSelection, std::ops::Range<u64>),
+    Rows(&'a RowSelection, Range<u64>),
+    /// Ranges of the chosen ids, and of the rows that lost theirs.
+    Keys(&'a SavedKeys, Range<usize>, Range<usize>),
+    /// A range of the chosen shards' counts.
+    Counts(&'a SavedSketches, Range<usize>),
 }
 
 /// Writes the shard of a rank into a folder, durably: its parts of the dense parameters, and the chosen rows. Besides
@@ -54,7 +61,7 @@ pub fn write_shard(
     dir: &Path,
     rank: Rank,
     manifest: &Manifest,
-    (state, chosen): (&RankState<'_>, &[RowSelection]),
+    (state, chosen): (&RankState<'_>, &Chosen),
 ) -> Result<ShardFiles, CheckpointError> {
     let mut shard = ShardDraft::begin((files, dir), rank, manifest, (state, chosen))?;
     let at_once = processors().min(FILLED_AT_ONCE);
@@ -76,7 +83,7 @@ pub fn write_shards(
     manifest: &Manifest,
     states: &[RankState<'_>],
 ) -> Result<Vec<ShardFiles>, CheckpointError> {
-    let chosen: Vec<_> = states.iter().map(|state| RowSelection::all(state.rows)).collect();
+    let chosen: Vec<_> = states.iter().map(Chosen::all).collect();
     let mut shards = Vec::new();
     for (rank, (state, chosen)) in states.iter().zip(&chosen).enumerate() {
         shards.push(ShardDraft::begin((files, dir), Rank(rank), manifest, (state, chosen))?);
@@ -123,6 +130,10 @@ enum Values<'a> {
     Dense(Vec<&'a [f32]>),
     /// Rows of a part, with their words.
     Rows { part: &'a RowPart, rows: RowSet, words: &'a [f32], table: &'a TableState },
+    /// Ranges of ids, and of rows that lost theirs.
+    Keys(&'a SavedKeys, Range<usize>, Range<usize>),
+    /// A range of counts.
+    Counts(&'a SavedSketches, Range<usize>),
 }
 
 impl<'a> ShardDraft<'a> {
@@ -130,7 +141,7 @@ impl<'a> ShardDraft<'a> {
         (files, dir): (&'a dyn Files, &'a Path),
         rank: Rank,
         manifest: &'a Manifest,
-        (state, chosen): (&'a RankState<'a>, &'a [RowSelection]),
+        (state, chosen): (&'a RankState<'a>, &'a Chosen),
     ) -> Result<Self, CheckpointError> {
         let sources = plan(manifest, state, chosen);
         let name = file_name(rank);
@@ -148,11 +159,12 @@ impl<'a> ShardDraft<'a> {
         Ok(Self { files, dir, manifest, state, file, sources: sources.into(), index, words: Vec::new() })
     }
 
-    /// The source of the next piece: dense parameters first, then part by part; `None` after the last one.
+    /// The source of the next piece: dense parameters first, then part by part, then ids; `None` after the last one.
     fn next(&self) -> Option<(usize, u64)> {
         self.sources.front().map(|(contents, source)| match (contents, source) {
             (PieceContents::Dense { dense_first, .. }, _) => (0, *dense_first),
             (_, Source::Rows(choice, numbers)) => (1 + choice.part, numbers.start),
+            (_, Source::Keys(..) | Source::Counts(..)) => (usize::MAX, 0),
             _ => unreachable!("pieces are planned with their sources"),
         })
     }
@@ -205,7 +217,7 @@ pub(super) fn write_file(
 fn plan<'a>(
     manifest: &Manifest,
     state: &'a RankState<'_>,
-    chosen: &'a [RowSelection],
+    chosen: &'a Chosen,
 ) -> Vec<(PieceContents, Source<'a>)> {
     let of_dense = state.dense.iter().flat_map(|dense| {
         let kinds = 1 + dense.state.len();
@@ -214,7 +226,7 @@ fn plan<'a>(
             (PieceContents::Dense { dense_first: first, dense_count: count }, Source::Dense(dense))
         })
     });
-    let of_rows = chosen.iter().flat_map(|choice| {
+    let of_rows = chosen.rows.iter().flat_map(|choice| {
         let part = &state.rows.parts()[choice.part];
         let learns = &manifest.tables[part.table].learns;
         let row_bytes = 4 * part.layout.words + 8;
@@ -223,7 +235,28 @@ fn plan<'a>(
             (piece::of_rows(part, &rows, learns), Source::Rows(choice, numbers))
         })
     });
-    of_dense.chain(of_rows).collect()
+    let of_keys = chosen.keys.iter().flat_map(keys_of);
+    of_dense.chain(of_rows).chain(of_keys).collect()
+}
+
+/// The pieces of the ids of a table.
+fn keys_of(TableKeys { table, saved }: &TableKeys) -> impl Iterator<Item = (PieceContents, Source<'_>)> {
+    let SavedMembership { keys, sketches } = saved;
+    let of_keys = move |present: Range<usize>, freed: Range<usize>| {
+        let (count, freed_count) = (present.len() as u64, freed.len() as u64);
+        let contents = PieceContents::Keys { keys_of: *table, count, freed: freed_count };
+        (contents, Source::Keys(keys, present, freed))
+    };
+    let indices = |range: Range<u64>| range.start as usize..range.end as usize;
+    let present = piece::cut(keys.rows.len() as u64, KEY_BYTES as usize);
+    let present = present.map(move |range| of_keys(indices(range), 0..0));
+    let freed = piece::cut(keys.freed.len() as u64, 8).map(move |range| of_keys(0..0, indices(range)));
+    let each = 16 + sketches.counters.len() / sketches.shards.len().max(1);
+    let counts = piece::cut(sketches.shards.len() as u64, each).map(move |range| {
+        let contents = PieceContents::Counts { counts_of: *table, shards: range.end - range.start };
+        (contents, Source::Counts(sketches, indices(range)))
+    });
+    present.chain(freed).chain(counts)
 }
 
 /// The safetensors header.
@@ -264,6 +297,12 @@ fn values<'a>(
             let words = choice.words_of(state.rows, numbers.clone(), words)?;
             Ok(Values::Rows { part, rows, words, table: &manifest.tables[part.table] })
         }
+        (PieceContents::Keys { .. }, Source::Keys(saved, present, freed)) => {
+            Ok(Values::Keys(saved, present.clone(), freed.clone()))
+        }
+        (PieceContents::Counts { .. }, Source::Counts(saved, range)) => {
+            Ok(Values::Counts(saved, range.clone()))
+        }
         _ => unreachable!("pieces are planned with their sources"),
     }
 }
@@ -301,6 +340,8 @@ impl Filling<'_> {
                     return Err(CheckpointError::NotFinite { tensor: table.tensor.clone() });
                 }
             }
+            Values::Keys(saved, present, freed) => piece::write_keys(saved, (present, freed), bytes),
+            Values::Counts(saved, range) => piece::write_counts(saved, range, bytes),
         }
         Ok(PieceEntry { contents, bytes: bytes.len() as u64, xxh3: Checksum::of(bytes) })
     }

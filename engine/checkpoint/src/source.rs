@@ -1,5 +1,6 @@
 //! What the state of a training is restored from.
 
+use rankine_embedding::Membership;
 use rankine_embedding::rows::RowsMut;
 
 use super::{Checkpoint, CheckpointError, DenseState, DeviceState};
@@ -22,6 +23,13 @@ pub trait StateSource: Send + Sync {
     /// reached; rows of tables are then partly set.
     fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError>;
 
+    /// The memberships of tables whose rows are given to ids as they come, with the tables' numbers. Those of tables that
+    /// the source does not have are absent.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`], [`CheckpointError::Io`].
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>, CheckpointError>;
+
     /// The state of GPUs besides parameters.
     fn device(&self) -> Option<&DeviceState>;
 }
@@ -37,6 +45,10 @@ impl StateSource for Checkpoint {
 
     fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
         self.load_rows(rows)
+    }
+
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>, CheckpointError> {
+        self.memberships()
     }
 
     fn device(&self) -> Option<&DeviceState> {

@@ -10,6 +10,7 @@
 
 mod attention;
 mod dense;
+mod dynamic;
 mod interaction;
 mod loss;
 mod memory;
@@ -26,6 +27,7 @@ mod tile;
 mod tiles;
 mod verdict;
 
+pub use dynamic::{DynamicTableState, FullTable};
 pub use memory::{scoring_bytes, step_bytes};
 pub use model::CpuModel;
 pub use ranks::Sharding;

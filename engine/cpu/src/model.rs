@@ -6,13 +6,14 @@ use rankine_checkpoint::{DenseState, RankState};
 use rankine_cpu::Arithmetic;
 use rankine_embedding::cpu::Table;
 use rankine_embedding::rows::{RowsMut, gather};
-use rankine_embedding::{RankTraffic, Step};
+use rankine_embedding::{Membership, RankTraffic, Step};
 use rankine_model::guard::StepOutcome;
 use rankine_model::{Model, ModelSpec, initial_parameters};
 use rankine_reader::Samples;
 use rankine_topology::Rank;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
+use super::dynamic::{DynamicTableState, DynamicTables, FullTable};
 use super::loss::HeadLabels;
 use super::ranks::{Ranks, Sharding};
 use super::replica::Replica;
@@ -23,6 +24,7 @@ use super::verdict::Findings;
 #[derive(Debug)]
 pub struct CpuModel {
     pub(super) distribution: Distribution,
+    dynamic: DynamicTables,
     steps: u64,
 }
 
@@ -56,7 +58,8 @@ impl CpuModel {
             }
         });
         let tables = tables.collect();
-        Self::new(model, initial_parameters(&model.spec, seed), tables)
+        let dynamic = DynamicTables::new(model, Some(seed));
+        Self { dynamic, ..Self::new(model, initial_parameters(&model.spec, seed), tables) }
     }
 
     /// Creates the same model, spread over ranks. It learns what one rank would, except that sums are taken in another
@@ -72,11 +75,13 @@ impl CpuModel {
         seed: u64,
         sharding: Sharding,
     ) -> Result<Self, rayon::ThreadPoolBuildError> {
-        Ok(Self { distribution: Distribution::Ranks(Ranks::initialized(model, seed, sharding)?), steps: 0 })
+        let distribution = Distribution::Ranks(Ranks::initialized(model, seed, sharding)?);
+        Ok(Self { distribution, dynamic: DynamicTables::new(model, Some(seed)), steps: 0 })
     }
 
     /// Creates a model with given parameters, laid out as [`rankine_model::DenseLayout::named_layers`] describes, and
-    /// fresh state of the dense optimizer. `tables` are those of the spec, then those of first-order terms.
+    /// fresh state of the dense optimizer. `tables` are those of the spec, then those of first-order terms. Rows that are
+    /// given to ids begin with zeros.
     ///
     /// # Panics
     /// If parameters or tables do not match the spec.
@@ -88,7 +93,8 @@ impl CpuModel {
             tables: ModelTables::new(spec, tables),
             replica: Replica::new(spec.clone(), parameters, 0),
         };
-        Self { distribution: Distribution::OneRank(Box::new(one)), steps: 0 }
+        let dynamic = DynamicTables::new(model, None);
+        Self { distribution: Distribution::OneRank(Box::new(one)), dynamic, steps: 0 }
     }
 
     /// Returns the model's spec.
@@ -130,9 +136,14 @@ impl CpuModel {
                 let rows = one.tables.rows();
                 let state = one.dense_optimizer.state();
                 let dense = DenseState { first: 0, parameters: self.parameters().to_vec(), state };
-                Ok(vec![visit(Rank(0), RankState { dense: vec![dense], rows: &rows })?])
+                let memberships = self.dynamic.memberships().collect();
+                Ok(vec![visit(Rank(0), RankState { dense: vec![dense], rows: &rows, memberships })?])
             }
-            Distribution::Ranks(ranks) => ranks.on_each(visit),
+            Distribution::Ranks(ranks) => ranks.on_each(|rank, state| {
+                // All ranks share them; the first one saves them.
+                let memberships = self.dynamic.memberships().filter(|_| rank == Rank(0)).collect();
+                visit(rank, RankState { memberships, ..state })
+            }),
         }
     }
 
@@ -148,21 +159,23 @@ impl CpuModel {
         gathered.expect("host memory is always readable");
     }
 
-    /// Restores what was saved after `steps` steps: the dense parameters with their state, and rows, which `load`
-    /// writes to each rank's part, for all ranks in parallel.
+    /// Restores what was saved after `steps` steps: the dense parameters with their state, the memberships of tables,
+    /// with the tables' numbers, and rows, which `load` writes to each rank's part, for all ranks in parallel.
     ///
     /// # Errors
     /// The first error that `load` returns; some rows may then be set.
     ///
     /// # Panics
-    /// If the dense parameters do not match the spec and the rules.
+    /// If the dense parameters do not match the spec and the rules, or a membership is not one of its table.
     pub fn restore<E: Send>(
         &mut self,
         steps: u64,
         dense: &DenseState,
+        memberships: Vec<(usize, Membership)>,
         load: impl Fn(&mut dyn RowsMut) -> Result<(), E> + Sync,
     ) -> Result<(), E> {
         self.steps = steps;
+        self.dynamic.restore(memberships, steps);
         match &mut self.distribution {
             Distribution::OneRank(one) => {
                 one.replica.set_parameters(&dense.parameters);
@@ -176,6 +189,7 @@ impl CpuModel {
 
     /// Starts to record which rows are updated.
     pub fn begin_tracking(&mut self) {
+        self.dynamic.memberships_mut().for_each(|(_, membership)| membership.begin_tracking());
         let begun = match &mut self.distribution {
             Distribution::OneRank(one) => one.tables.rows_mut().begin_tracking(),
             Distribution::Ranks(ranks) => ranks.begin_tracking(),
@@ -203,22 +217,48 @@ impl CpuModel {
     /// Runs one training step on a global batch, and returns its outcome with the loss before the update: the sum over
     /// the heads of each one's weighted mean over the samples with a label, times the head's weight. `rate_factor` is
     /// the schedule's factor of every learning rate. If loss or gradients are not finite, the step is skipped: only
-    /// the step count changes.
+    /// the step count changes, and which ids have rows.
+    ///
+    /// # Errors
+    /// [`FullTable`] if a table has no row for a new id and the job says that training fails then. The model must not be
+    /// used any more.
     ///
     /// # Panics
     /// If the batch is empty or its columns do not match the model.
-    pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> StepOutcome {
+    pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> Result<StepOutcome, FullTable> {
         assert!(batch.len > 0, "a batch has at least one sample");
         self.steps += 1;
         let step = Step { number: self.steps, rate_factor };
-        match &mut self.distribution {
+        let admitted = self.dynamic.admit(batch, step.number)?;
+        if let Some((_, new_rows)) = &admitted {
+            match &mut self.distribution {
+                Distribution::OneRank(one) => self.dynamic.reset(new_rows, one.tables.rows_mut()),
+                Distribution::Ranks(ranks) => {
+                    ranks.tables_mut().for_each(|tables| self.dynamic.reset(new_rows, tables.rows_mut()));
+                }
+            }
+        }
+        let batch = admitted.as_ref().map_or(batch, |(translated, _)| translated);
+        Ok(match &mut self.distribution {
             Distribution::OneRank(one) => one.train_step(batch, step),
             Distribution::Ranks(ranks) => ranks.train_step(batch, step),
-        }
+        })
     }
 
-    /// Appends the logits of each sample, one per head.
+    /// Returns the memberships of tables whose rows are given to ids as they come, with the tables' numbers.
+    pub fn memberships(&self) -> impl Iterator<Item = (usize, &Membership)> {
+        self.dynamic.memberships()
+    }
+
+    /// Returns how full each table is whose rows are given to ids as they come.
+    pub fn dynamic_tables(&self) -> Vec<DynamicTableState> {
+        self.dynamic.states()
+    }
+
+    /// Appends the logits of each sample, one per head. Ids without a row look up the shared row of their table.
     pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) {
+        let found = self.dynamic.find(batch);
+        let batch = found.as_ref().unwrap_or(batch);
         match &mut self.distribution {
             Distribution::OneRank(one) => one.replica.logits(batch, &one.tables, out),
             Distribution::Ranks(ranks) => ranks.logits(batch, out),

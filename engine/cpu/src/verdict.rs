@@ -237,7 +237,7 @@ mod tests {
     /// gradients are small.
     #[test]
     fn one_tile_of_a_batch_decides_for_all() {
-        let table = TableSpec { name: "C1".into(), rows: 1, dim: 1, dtype: Dtype::Fp32 };
+        let table = TableSpec { name: "C1".into(), rows: 1, dim: 1, dtype: Dtype::Fp32, dynamic: None };
         let spec = ModelSpec {
             dense_columns: 1,
             bottom_mlp: Vec::new(),
@@ -276,7 +276,7 @@ mod tests {
         let step = |active| {
             let tables = vec![Table::zeroed(table.clone(), model.rules.tables[0])];
             let mut model = CpuModel::new(&model, parameters.clone(), tables);
-            model.train_step(&of_batch(active), 1.0)
+            model.train_step(&of_batch(active), 1.0).unwrap()
         };
         assert_eq!(step(None).skipped, None);
         for sample in [0, 70, 199] {
@@ -295,8 +295,13 @@ mod tests {
     /// keys are not.
     #[test]
     fn gradients_of_keys_are_judged() {
-        let table =
-            |number: usize| TableSpec { name: format!("T{number}"), rows: 1, dim: 1, dtype: Dtype::Fp32 };
+        let table = |number: usize| TableSpec {
+            name: format!("T{number}"),
+            rows: 1,
+            dim: 1,
+            dtype: Dtype::Fp32,
+            dynamic: None,
+        };
         let feature = |table: usize| FeatureSpec {
             column: format!("C{table}"),
             table,
@@ -328,7 +333,7 @@ mod tests {
             let batch =
                 Samples { len: 200, labels, categorical: vec![query, sequence], ..Samples::default() };
             let tables = model.all_tables().into_iter().map(|(table, rule)| Table::zeroed(table, rule));
-            CpuModel::new(&model, parameters.clone(), tables.collect()).train_step(&batch, 1.0)
+            CpuModel::new(&model, parameters.clone(), tables.collect()).train_step(&batch, 1.0).unwrap()
         };
         assert_eq!(step(None).skipped, None);
         for sample in [0, 70, 199] {
@@ -353,7 +358,7 @@ mod tests {
             wide,
             top_mlp: vec![1],
             heads: vec![HeadSpec { label: "L1".into(), label_number: 0, weight: 1.0 }],
-            tables: vec![TableSpec { name: "C1".into(), rows: 2, dim: 1, dtype: Dtype::Fp32 }],
+            tables: vec![TableSpec { name: "C1".into(), rows: 2, dim: 1, dtype: Dtype::Fp32, dynamic: None }],
             features: vec![FeatureSpec { column: "C1".into(), table: 0, pooling, weighted: true }],
             attention: Vec::new(),
         };

@@ -138,6 +138,11 @@ impl Settings<Table> {
         self.set("dim", dim)
     }
 
+    /// Sets how many ids can have a row of the table: rows are given to ids as they come.
+    pub fn capacity(self, ids: u64) -> Self {
+        self.set("rows.capacity", ids)
+    }
+
     /// Sets the optimizer of the table.
     pub fn optimizer<K: Kind<Optimizer>>(self, optimizer: Settings<K>) -> Self {
         self.part("optimizer", optimizer)

@@ -256,6 +256,9 @@ impl Job {
                     ),
                 );
             }
+            for (key, message) in table.rows.iter().flat_map(|rows| rows.problems(table)) {
+                conflict(key, message);
+            }
             if let Some(own) = table.dim.filter(|&own| own != dim && self.model.kind().multiplies_vectors) {
                 conflict(
                     "dim",

@@ -64,6 +64,10 @@ fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, IdProblem> {
         return Ok(OutOfRange::Fail);
     }
     let own = job.table_of(&column.name);
+    // Any id can have a row. The policy says what becomes of ids once there is none left.
+    if own.is_some_and(|(_, table)| table.rows.is_some()) {
+        return Ok(OutOfRange::Fail);
+    }
     let (policy, key) = match own.and_then(|(number, table)| Some((number, table.ids_out_of_range?))) {
         Some((number, policy)) => (policy, format!("table.{number}.ids_out_of_range")),
         None => (job.guard.ids_out_of_range, "guard.ids_out_of_range".to_owned()),

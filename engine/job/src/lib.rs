@@ -34,6 +34,7 @@ mod check;
 mod checkpoint;
 mod data;
 mod definition;
+mod dynamic;
 mod embedding;
 mod error;
 mod feature;
@@ -60,6 +61,7 @@ pub use attention::{Attention, DinAttention, DotAttention, MeanAttention};
 pub use checkpoint::{Checkpoint, OnFailure};
 pub use data::{ByteSize, CacheFolder, Data, DataCache, DataFolders, DataSource, Generate, Raw, Reader};
 pub use definition::Job;
+pub use dynamic::{Capacity, Evict, TableRows};
 pub use embedding::{Dtype, Embedding, Exchange, MemoryBudget, Placement, Tier};
 pub use error::JobError;
 pub use error::conflict_lines;
@@ -79,8 +81,9 @@ pub use train::{
     Eval, EvalSet, Precision, StoppingMetric, ThreadBinding, Train,
 };
 pub use values::{
-    AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, EvalBatchSize, Folders, Fraction, JobName,
-    NonNegative, Positive, QueueDepth, RankCount, Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
+    AdmitAfter, AucTarget, AverageCount, BatchSize, Count, Decay, Epochs, EvalBatchSize, Folders, Fraction,
+    JobName, NonNegative, Positive, QueueDepth, RankCount, Ranks, Seconds, Shape, ThreadCount, Width,
+    WindowBlocks,
 };
 
 /// The JSON Schema of job files, which `rankine init` writes for editors.

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::dynamic::TableRows;
 use super::embedding::{Dtype, Exchange, Placement, Tier};
 use super::guard::IdPolicy;
 use super::optimizer::Optimizer;
@@ -228,6 +229,9 @@ pub struct Table {
     /// the same category in all of them: they share one exact vocabulary, or use hashing or ids with the same number
     /// of rows.
     pub columns: Vec<String>,
+    /// Rows that are given to ids as they come. Without it, each id of the columns has its own row. The columns may then
+    /// have different numbers of rows.
+    pub rows: Option<TableRows>,
     /// Name of the table in the saved model. Without it, the names of the columns, joined with `+`.
     pub name: Option<String>,
     /// Elements of a row. Without it, the model's `embedding_dim`, which `dlrm` and `deepfm` require: they multiply the

@@ -122,6 +122,8 @@ whole_numbers! {
     RankCount(u32) in 1..=4096: "a whole number from 1 to 4096";
     /// Models that are averaged.
     AverageCount(u32) in 2..=1000: "a whole number from 2 to 1000";
+    /// Look-ups after which an id gets a row.
+    AdmitAfter(u8) in 1..=255: "a whole number from 1 to 255";
     /// CPU threads.
     ThreadCount(u32) in 1..=4096: "a whole number from 1 to 4096";
 }

@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::attention::{Attention, DinAttention, DotAttention, MeanAttention};
+use super::dynamic::TableRows;
 use super::model::{Head, Model, ModelParts, OwnKey, Table};
 use super::optimizer::{Optimizer, Optimizers};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
@@ -169,6 +170,7 @@ fn write_attention(out: &mut String, attention: &Attention) -> fmt::Result {
 fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     let Table {
         columns,
+        rows,
         name,
         dim,
         optimizer,
@@ -182,6 +184,7 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
         tier,
     } = table;
     writeln!(out, "\n[[table]]\ncolumns = {}", quoted_names(columns))?;
+    write_option(out, "rows", rows.as_ref().map(table_rows).as_ref(), "each id has its own")?;
     write_option(
         out,
         "name",
@@ -201,6 +204,15 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
         Some(optimizer) => write_optimizer(out, "table.optimizer", optimizer),
         None => writeln!(out, "# optimizer: not set, same as optimizer.sparse"),
     }
+}
+
+fn table_rows(rows: &TableRows) -> String {
+    let TableRows { dynamic, capacity, admit_after, evict, ttl_steps } = rows;
+    let evict = evict.name();
+    let ttl_steps = ttl_steps.map(|steps| format!(", ttl_steps = {steps}")).unwrap_or_default();
+    format!(
+        "{{ dynamic = {dynamic}, capacity = {capacity}, admit_after = {admit_after}, evict = \"{evict}\"{ttl_steps} }}"
+    )
 }
 
 fn write_head(out: &mut String, head: &Head) -> fmt::Result {

@@ -45,7 +45,13 @@ mod tests {
             wide: true,
             top_mlp: vec![6],
             heads: vec![HeadSpec { label: "click".into(), label_number: 0, weight: 1.0 }],
-            tables: vec![TableSpec { name: "C1".into(), rows: 10, dim: 2, dtype: Dtype::Fp32 }],
+            tables: vec![TableSpec {
+                name: "C1".into(),
+                rows: 10,
+                dim: 2,
+                dtype: Dtype::Fp32,
+                dynamic: None,
+            }],
             features: vec![FeatureSpec {
                 column: "C1".into(),
                 table: 0,

@@ -67,7 +67,13 @@ mod tests {
 
     #[test]
     fn tables_have_their_rules_and_those_of_first_order_terms_come_last() {
-        let table = |name: &str, rows, dim| TableSpec { name: name.into(), rows, dim, dtype: Dtype::Bf16 };
+        let table = |name: &str, rows, dim| TableSpec {
+            name: name.into(),
+            rows,
+            dim,
+            dtype: Dtype::Bf16,
+            dynamic: None,
+        };
         let feature = |column: &str, table| FeatureSpec {
             column: column.into(),
             table,

@@ -123,6 +123,7 @@ impl ModelSpec {
             rows: self.tables[feature.table].rows,
             dim: self.heads.len(),
             dtype: Dtype::Fp32,
+            dynamic: None,
         };
         if self.wide { self.features.iter().map(table).collect() } else { Vec::new() }
     }
@@ -140,7 +141,13 @@ mod tests {
     use crate::Layer;
 
     fn reference(interaction: Interaction) -> ModelSpec {
-        let table = |i: usize| TableSpec { name: format!("C{i}"), rows: 10, dim: 128, dtype: Dtype::Fp32 };
+        let table = |i: usize| TableSpec {
+            name: format!("C{i}"),
+            rows: 10,
+            dim: 128,
+            dtype: Dtype::Fp32,
+            dynamic: None,
+        };
         let feature = |table| FeatureSpec {
             column: format!("C{table}"),
             table,

@@ -47,6 +47,7 @@ fn spec(interaction: Interaction, wide: bool) -> ModelSpec {
         rows: ROWS[number],
         dim: 4,
         dtype: [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16][number],
+        dynamic: None,
     };
     let feature = |table: usize| FeatureSpec {
         column: format!("C{}", table + 1),
@@ -86,7 +87,7 @@ fn saved(spec: ModelSpec, place: &TempDir) -> (PathBuf, Samples, Vec<f32>) {
     let (dataset, samples) = dataset(place);
     let mut model = CpuModel::initialized(&Model::sgd(spec, 0.5), 3);
     for _ in 0..5 {
-        model.train_step(&samples, 1.0);
+        model.train_step(&samples, 1.0).unwrap();
     }
     let dir = place.path().join("model");
     save_model(&dataset, &dir, &model).unwrap();
@@ -152,7 +153,7 @@ fn weights_of_several_runs_are_restored() {
 /// A row has 16 MiB, so a run of 64 MiB has four.
 #[test]
 fn rows_are_visited_once_and_in_order() {
-    let table = |rows| TableSpec { name: "T".into(), rows, dim: 1 << 22, dtype: Dtype::Fp32 };
+    let table = |rows| TableSpec { name: "T".into(), rows, dim: 1 << 22, dtype: Dtype::Fp32, dynamic: None };
     for (rows, expected) in [(10, vec![(0, 4), (4, 8), (8, 10)]), (4, vec![(0, 4)]), (1, vec![(0, 1)])] {
         let mut found = Vec::new();
         let visited = for_each_run(&table(rows), |rows, weights| {
@@ -220,7 +221,7 @@ fn non_finite_weights_are_not_saved() {
     ] {
         let mut model = CpuModel::initialized(&Model { spec: spec.clone(), rules }, 1);
         // No loss is computed after the last step, so it is not skipped.
-        assert!(model.train_step(&samples, 1.0).skipped.is_none());
+        assert!(model.train_step(&samples, 1.0).unwrap().skipped.is_none());
         let dir = place.path().join(expected);
         let error = save_model(&dataset, &dir, &model).unwrap_err();
         assert!(matches!(&error, SavedModelError::NotFinite { tensor } if tensor == expected), "{error}");

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rankine_base::document::Conflict;
 use rankine_base::system;
-use rankine_embedding::frequency::{BagLengths, FrequencyProfile, TableFrequencies};
+use rankine_embedding::frequency::{BagLengths, CountClass, FrequencyProfile, TableFrequencies};
 use rankine_embedding::plan::{
     HottestInput, HottestRows, Machine, PlanError, PlanInput, PlanOutcome, RowBudget, TableInput,
 };
@@ -78,6 +78,15 @@ struct PlacementRequest {
     frequent_rows: Option<u64>,
 }
 
+impl PlacementRequest {
+    /// Returns the request of a table whose rows are given to ids as they come: which of them are frequent is not known,
+    /// so that no table is hybrid.
+    fn of_dynamic_rows(self) -> Self {
+        let placement = self.placement.filter(|&placement| placement != Placement::Hybrid);
+        Self { placement: placement.or(Some(Placement::RowWise)), frequent_rows: None, ..self }
+    }
+}
+
 impl Planning {
     /// Prepares planning for a job's model from the statistics of its columns.
     pub fn new(job: &Job, model: &Model, statistics: Statistics) -> Self {
@@ -86,8 +95,15 @@ impl Planning {
             (0..spec.features.len()).filter(|&feature| spec.features[feature].table == table).collect()
         };
         let mut features: Vec<_> = (0..spec.tables.len()).map(of_table).collect();
-        let (frequencies, lengths): (Vec<_>, Vec<_>) =
-            statistics.columns.into_iter().map(|column| (column.frequencies, column.lengths)).unzip();
+        let of_columns = spec.features.iter().zip(statistics.columns);
+        let (frequencies, lengths): (Vec<_>, Vec<_>) = of_columns
+            .map(|(feature, ColumnStatistics { frequencies, lengths })| {
+                match spec.tables[feature.table].dynamic {
+                    Some(rows) => (of_dynamic_rows(frequencies, rows.table_rows()), lengths),
+                    None => (frequencies, lengths),
+                }
+            })
+            .unzip();
         let mut profiled: Vec<_> =
             std::iter::zip(&spec.tables, &features).map(|(table, of)| (table.rows, of.clone())).collect();
         let mut profile_of: Vec<_> = (0..profiled.len()).collect();
@@ -114,10 +130,16 @@ impl Planning {
             let placement = own.and_then(|own| own.placement).unwrap_or(job.embedding.placement);
             let exchange = own.and_then(|own| own.exchange).unwrap_or(job.embedding.exchange);
             let frequent_rows = own.and_then(|own| own.frequent_rows).or(job.embedding.frequent_rows);
-            PlacementRequest {
+            let request = PlacementRequest {
                 placement: placement.chosen(),
                 exchange: exchange.chosen().or(rows_only(number).then_some(Exchange::Rows)),
                 frequent_rows: frequent_rows.map(job::Count::get),
+            };
+            let table = number.checked_sub(spec.tables.len()).map(|column| spec.features[column].table);
+            if spec.tables[table.unwrap_or(number)].dynamic.is_some() {
+                request.of_dynamic_rows()
+            } else {
+                request
             }
         });
         Self {
@@ -198,6 +220,28 @@ impl Planning {
             })
             .collect();
         rankine_embedding::plan::hottest(&tables, machine, batch_size, budgets)
+    }
+}
+
+/// Returns how often rows are looked up that are given to ids as they come, from the frequencies of the ids: any row may
+/// have any of them.
+fn of_dynamic_rows(frequencies: TableFrequencies, table_rows: u64) -> TableFrequencies {
+    let TableFrequencies { samples, lookups, distinct_rows, head, tail } = frequencies;
+    let head = head.into_iter().map(|(_, lookups)| CountClass { rows: 1, lookups });
+    let mut left = table_rows;
+    let classes = head.chain(tail).filter_map(|class| {
+        let rows = class.rows.min(left);
+        left -= rows;
+        // Ids beyond the table's rows share one.
+        (rows > 0).then_some(CountClass { rows, lookups: class.lookups / class.rows.max(1) * rows })
+    });
+    let tail: Vec<_> = classes.collect();
+    TableFrequencies {
+        samples,
+        lookups,
+        distinct_rows: distinct_rows.min(table_rows),
+        head: Vec::new(),
+        tail,
     }
 }
 

@@ -1,8 +1,10 @@
 //! The average of the weights of several checkpoints (`train.average`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rankine_checkpoint::{Checkpoint, CheckpointError, DenseState, DeviceState, StateSource, StoredRows};
+use rankine_embedding::Membership;
 use rankine_embedding::rows::{RowsMut, gather};
 use rankine_job::Average;
 use rankine_model::Model;
@@ -47,6 +49,40 @@ impl AveragedModel {
         let step_size = self.average.step_size(number);
         mean.iter_mut().zip(next).for_each(|(mean, next)| *mean += step_size * (next - *mean));
     }
+
+    /// The same for some rows of a table, `[row][dim]`: a row that its id has only from checkpoint `first` on begins
+    /// there.
+    fn add_rows(&self, number: usize, first: &[u32], (dim, mean): (usize, &mut [f32]), next: &[f32]) {
+        let rows = mean.chunks_exact_mut(dim).zip(next.chunks_exact(dim));
+        for ((mean, next), &first) in rows.zip(first) {
+            match number.saturating_sub(first as usize) {
+                0 => mean.copy_from_slice(next),
+                since => self.add(since, mean, next),
+            }
+        }
+    }
+
+    /// Returns, for each table of the spec whose rows are given to ids as they come, the first checkpoint from which on
+    /// each row belonged to the id that has it in the latest one.
+    fn first_checkpoints(&self) -> Result<BTreeMap<usize, Vec<u32>>, CheckpointError> {
+        let mut first = BTreeMap::new();
+        let mut before: Vec<(usize, Membership)> = Vec::new();
+        for (number, checkpoint) in self.checkpoints.iter().enumerate() {
+            let memberships = checkpoint.memberships()?;
+            for (at, (table, membership)) in memberships.iter().enumerate() {
+                let first = first.entry(*table).or_insert_with(|| vec![0; self.rows[*table] as usize]);
+                let Some((_, earlier)) = before.get(at) else { continue };
+                let keys = earlier.keys_of_rows().zip(membership.keys_of_rows());
+                first.iter_mut().zip(keys).for_each(|(first, (earlier, key))| {
+                    if earlier != key {
+                        *first = number as u32;
+                    }
+                });
+            }
+            before = memberships;
+        }
+        Ok(first)
+    }
 }
 
 impl StateSource for AveragedModel {
@@ -65,16 +101,30 @@ impl StateSource for AveragedModel {
     fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
         let stored = self.checkpoints.iter().map(|checkpoint| StoredRows::new(checkpoint));
         let stored = stored.collect::<Result<Vec<_>, _>>()?;
+        let first = self.first_checkpoints()?;
+        let spec = &self.model.spec;
         let mut next = Vec::new();
         fresh_state::load_rows(&self.model, &self.rows, rows, &mut |table, range, (dim, mean)| {
             gather(&stored[0], table, range.clone(), false, (dim, &mut *mean))?;
             next.resize(mean.len(), 0.0);
             for (number, stored) in stored.iter().enumerate().skip(1) {
                 gather(stored, table, range.clone(), false, (dim, &mut next))?;
-                self.add(number, mean, &next);
+                // First-order terms have the rows of the table of their column.
+                let shared = table.checked_sub(spec.tables.len()).map(|column| spec.features[column].table);
+                match first.get(&shared.unwrap_or(table)) {
+                    Some(first) => {
+                        let first = &first[range.start as usize..range.end as usize];
+                        self.add_rows(number, first, (dim, &mut *mean), &next);
+                    }
+                    None => self.add(number, mean, &next),
+                }
             }
             Ok(())
         })
+    }
+
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>, CheckpointError> {
+        self.latest().memberships()
     }
 
     fn device(&self) -> Option<&DeviceState> {

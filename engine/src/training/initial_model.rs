@@ -11,6 +11,7 @@ use rankine_checkpoint::{
     Checkpoint, CheckpointError, DenseState, DeviceState, InitialState, RuleState, StateSource, StoredRows,
     TableState,
 };
+use rankine_embedding::Membership;
 use rankine_embedding::rows::{RowsMut, gather};
 use rankine_engine_cpu::CpuModel;
 use rankine_job::{Conflict, Job};
@@ -136,6 +137,15 @@ impl StateSource for InitialModel {
                     model.gather(number, range, weights);
                     Ok(())
                 })
+            }
+        }
+    }
+
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>, CheckpointError> {
+        match &self.stored {
+            StoredModel::State(checkpoint) | StoredModel::Checkpoint(checkpoint) => checkpoint.memberships(),
+            StoredModel::Loaded(model) => {
+                Ok(model.memberships().map(|(table, membership)| (table, membership.clone())).collect())
             }
         }
     }

@@ -104,10 +104,12 @@ fn check_memory_of(
 ) -> Result<(), MemoryError> {
     let Model { spec, rules } = model;
     let tables = model.all_tables();
-    let of_tables = match plan {
+    let of_rows = match plan {
         None => model.table_bytes(),
         Some(plan) => plan.topology.all_ranks().map(|rank| RankTables::bytes(plan, rank, &tables)).sum(),
     };
+    let of_ids = spec.tables.iter().filter_map(|table| table.dynamic).map(|rows| rows.bytes());
+    let of_tables = of_ids.fold(of_rows, u64::saturating_add);
     if of_tables > usable {
         let largest =
             spec.tables.iter().max_by_key(|table| table.rows).map_or("", |table| table.name.as_str());

@@ -139,7 +139,10 @@ impl RankTables {
     pub fn bytes(plan: &EmbeddingPlan, rank: Rank, tables: &[(TableSpec, Optimizer)]) -> u64 {
         let of_table = |(plan_of_table, (spec, optimizer)): (&TablePlan, &(TableSpec, Optimizer))| -> u64 {
             let bytes = |rows, dim| {
-                Table::bytes(&TableSpec { name: String::new(), rows, dim, dtype: spec.dtype }, optimizer.rule)
+                Table::bytes(
+                    &TableSpec { name: String::new(), rows, dim, dtype: spec.dtype, dynamic: None },
+                    optimizer.rule,
+                )
             };
             let shards = plan_of_table
                 .shards
@@ -512,7 +515,13 @@ impl RankTable {
             if rows == 0 {
                 return None;
             }
-            let part = TableSpec { name: spec.name.clone(), rows, dim: columns.len(), dtype: spec.dtype };
+            let part = TableSpec {
+                name: spec.name.clone(),
+                rows,
+                dim: columns.len(),
+                dtype: spec.dtype,
+                dynamic: None,
+            };
             let Some(field) = field else { return Some(Table::zeroed(part, optimizer)) };
             Some(Table::filled(part, optimizer, |local, weights| {
                 let mut whole = vec![0.0; spec.dim];

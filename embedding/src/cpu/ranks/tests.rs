@@ -117,7 +117,7 @@ fn cases_of(
 
 impl TableCase {
     fn spec(&self) -> TableSpec {
-        TableSpec { name: "t".into(), rows: self.rows, dim: self.dim, dtype: self.dtype }
+        TableSpec { name: "t".into(), rows: self.rows, dim: self.dim, dtype: self.dtype, dynamic: None }
     }
 
     fn optimizer(&self) -> Optimizer {

@@ -144,7 +144,8 @@ impl Table {
         self.mark(&route.rows);
     }
 
-    fn mark(&mut self, rows: &[u64]) {
+    /// Marks rows as updated, if that is tracked.
+    pub(super) fn mark(&mut self, rows: &[u64]) {
         if let Some(touched) = &mut self.touched {
             touched.mark(rows);
         }

@@ -112,7 +112,7 @@ proptest! {
             UpdateRule::Sgd
         };
         let optimizer = Optimizer { rule, learning_rate: 0.1, weight_decay: 0.0 };
-        let spec = TableSpec { name: "C1".into(), rows: ROWS as u64, dim, dtype: Dtype::Fp32 };
+        let spec = TableSpec { name: "C1".into(), rows: ROWS as u64, dim, dtype: Dtype::Fp32, dynamic: None };
         let mut table = Table::initialized(spec, optimizer, seed, 5);
         let samples = columns[0].bags.len();
         let stride = columns.len() * (dim + 1) + 2;
@@ -188,7 +188,7 @@ proptest! {
 #[test]
 fn weights_multiply_rows_and_gradients() {
     let optimizer = Optimizer { rule: UpdateRule::Sgd, learning_rate: 1.0, weight_decay: 0.0 };
-    let spec = TableSpec { name: "C1".into(), rows: ROWS as u64, dim: 1, dtype: Dtype::Fp32 };
+    let spec = TableSpec { name: "C1".into(), rows: ROWS as u64, dim: 1, dtype: Dtype::Fp32, dynamic: None };
     let slot = FeatureSlot { stride: 1, offset: 0 };
     // The first bag has a row twice, with two weights; the third is empty.
     let bags = vec![vec![2, 3, 2], vec![3, 4], vec![], vec![5, 6]];
@@ -252,7 +252,8 @@ fn rows_without_an_id_are_untouched_and_others_learn_once() {
         UpdateRule::Ftrl { beta: 1.0, l1: 0.1, l2: 0.1 },
     ] {
         let optimizer = Optimizer { rule, learning_rate: 0.1, weight_decay: 0.25 };
-        let spec = TableSpec { name: "C1".into(), rows: ROWS as u64, dim: 3, dtype: Dtype::Fp32 };
+        let spec =
+            TableSpec { name: "C1".into(), rows: ROWS as u64, dim: 3, dtype: Dtype::Fp32, dynamic: None };
         let mut table = Table::initialized(spec, optimizer, 3, 0);
         table.begin_tracking();
         let mut exact: Vec<_> =
@@ -278,7 +279,7 @@ fn rows_without_an_id_are_untouched_and_others_learn_once() {
 fn tables_begin_with_the_numbers_of_their_seed_and_rows_with_their_state() {
     let rule = UpdateRule::Ftrl { beta: 2.0, l1: 0.0, l2: 0.0 };
     let optimizer = Optimizer { rule, ..Optimizer::sgd(0.1) };
-    let spec = TableSpec { name: "C1".into(), rows: 16, dim: 6, dtype: Dtype::Fp32 };
+    let spec = TableSpec { name: "C1".into(), rows: 16, dim: 6, dtype: Dtype::Fp32, dynamic: None };
     let table = Table::initialized(spec, optimizer, 0x5_0000_0009, 3);
     for row in 0..16 {
         for (column, &weight) in (0..).zip(table.weights(row)) {
@@ -294,7 +295,7 @@ fn tables_begin_with_the_numbers_of_their_seed_and_rows_with_their_state() {
 
 #[test]
 fn rows_with_their_state_take_multiples_of_16_bytes() {
-    let spec = |dim| TableSpec { name: "C1".into(), rows: 3, dim, dtype: Dtype::Bf16 };
+    let spec = |dim| TableSpec { name: "C1".into(), rows: 3, dim, dtype: Dtype::Bf16, dynamic: None };
     let adam = UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 0.1 };
     let rowwise = UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 0.1 };
     assert_eq!(Table::bytes(&spec(5), adam), 3 * 4 * 16);
@@ -306,7 +307,7 @@ fn rows_with_their_state_take_multiples_of_16_bytes() {
 
 #[test]
 fn zeroed_tables_have_the_state_of_zeros() {
-    let spec = TableSpec { name: "C1".into(), rows: 2, dim: 2, dtype: Dtype::Fp32 };
+    let spec = TableSpec { name: "C1".into(), rows: 2, dim: 2, dtype: Dtype::Fp32, dynamic: None };
     let rule = UpdateRule::Adagrad { initial_accumulator: 0.5, epsilon: 1e-3 };
     let optimizer = Optimizer { rule, learning_rate: 0.1, weight_decay: 0.0 };
     assert_eq!(*Table::zeroed(spec, optimizer).data, [0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 0.5, 0.5]);
@@ -314,7 +315,7 @@ fn zeroed_tables_have_the_state_of_zeros() {
 
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
-    let spec = TableSpec { name: "C1".into(), rows: 1000, dim: 8, dtype: Dtype::Fp32 };
+    let spec = TableSpec { name: "C1".into(), rows: 1000, dim: 8, dtype: Dtype::Fp32, dynamic: None };
     let rule = UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
     let optimizer = Optimizer { rule, learning_rate: 0.1, weight_decay: 0.0 };
     let bags = |factor: u64| (0..2000).map(|i| vec![i * i * factor % 1000, i * factor % 1000]).collect();
@@ -353,7 +354,7 @@ fn weights_are_rounded_to_the_tables_type() {
     let (seed, number, step) = (3, 4, Step { number: 7, rate_factor: 0.25 });
     let [first, second, ..] = philox4x32([7, 0, 0x726f_756e, 0], [3, 0]);
     for dtype in [Dtype::Bf16, Dtype::Fp16] {
-        let spec = TableSpec { name: "C1".into(), rows: 100, dim: 6, dtype };
+        let spec = TableSpec { name: "C1".into(), rows: 100, dim: 6, dtype, dynamic: None };
         let mut table = Table::initialized(spec, optimizer, seed, number);
         let before = table.clone();
         table.update(&route, &features, &gradients, step);

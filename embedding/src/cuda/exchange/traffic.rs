@@ -203,7 +203,8 @@ mod tests {
     const BYTES: ElementBytes = ElementBytes { row: 2, sum: 4 };
 
     fn layout(topology: Topology) -> Layout {
-        let table = |(rows, dim)| TableSpec { name: "t".into(), rows, dim, dtype: Dtype::Fp32 };
+        let table =
+            |(rows, dim)| TableSpec { name: "t".into(), rows, dim, dtype: Dtype::Fp32, dynamic: None };
         let tables: Vec<_> = [(50, 8), (30, 1), (21, 13), (40, 4), (6, 16)].map(table).into();
         let feature = |table| Feature { column: 0, table, vector_offset: 0, pooling: Pooling::Sum };
         let features: Vec<_> = (0..tables.len()).map(feature).collect();

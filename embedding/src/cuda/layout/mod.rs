@@ -536,7 +536,9 @@ mod tests {
     use rankine_topology::{LocalRank, Node, Rank};
 
     fn tables(rows: &[u64]) -> Vec<TableSpec> {
-        rows.iter().map(|&rows| TableSpec { name: "t".into(), rows, dim: 8, dtype: Dtype::Fp32 }).collect()
+        rows.iter()
+            .map(|&rows| TableSpec { name: "t".into(), rows, dim: 8, dtype: Dtype::Fp32, dynamic: None })
+            .collect()
     }
 
     fn feature(table: usize, vector_offset: usize) -> Feature {

@@ -80,7 +80,7 @@ impl Layout {
             let TableSpec { name, rows, dtype, .. } = &self.tables[part.table];
             // A table needs a row, even if another rank owns all of it; then nobody names it.
             let rows = part.rows_at(rank, *rows, self.topology()).max(1);
-            TableSpec { name: name.clone(), rows, dim: part.columns.len(), dtype: *dtype }
+            TableSpec { name: name.clone(), rows, dim: part.columns.len(), dtype: *dtype, dynamic: None }
         };
         let tables: Vec<_> = self.pooled.iter().map(of_part).collect();
         let optimizers: Vec<_> = self.pooled.iter().map(|part| self.optimizers[part.table]).collect();
@@ -192,7 +192,7 @@ mod tests {
     /// Two GPUs per node, batches of five samples: a table whose rows take turns and one of the last rank.
     fn layout(nodes: usize) -> Layout {
         let ranks = 2 * nodes;
-        let table = |dim| TableSpec { name: "t".into(), rows: 90, dim, dtype: Dtype::Fp32 };
+        let table = |dim| TableSpec { name: "t".into(), rows: 90, dim, dtype: Dtype::Fp32, dynamic: None };
         let tables = [table(6), table(8)];
         let columns = [Hotness::Ragged { max: 3 }, Hotness::Fixed(2)];
         let feature =

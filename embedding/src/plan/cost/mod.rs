@@ -133,7 +133,7 @@ pub(super) fn table_bytes(
     columns: usize,
     rule: UpdateRule,
 ) -> f64 {
-    let part = TableSpec { name: String::new(), rows, dim: columns, dtype: Dtype::Fp32 };
+    let part = TableSpec { name: String::new(), rows, dim: columns, dtype: Dtype::Fp32, dynamic: None };
     let Machine { table_element_bytes, narrow_tables, .. } = *machine;
     let bytes = Table::bytes(&part, rule) as f64 / 4.0 * table_element_bytes as f64;
     let narrower = table_element_bytes.saturating_sub(dtype.bytes() as u64);

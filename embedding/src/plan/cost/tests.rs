@@ -328,7 +328,7 @@ proptest! {
 
 #[test]
 fn alternatives_tell_what_the_job_allows_and_what_fits() {
-    let spec = TableSpec { name: "t".into(), rows: 4000, dim: 16, dtype: Dtype::Fp32 };
+    let spec = TableSpec { name: "t".into(), rows: 4000, dim: 16, dtype: Dtype::Fp32, dynamic: None };
     let others = CountClass { rows: 4000, lookups: 4000 };
     let known = KnownTable::new(spec, UpdateRule::Sgd, 4000, Vec::new(), others, vec![vec![(1, 1)]]);
     let topology = Topology::new(4, 1).unwrap();
@@ -380,7 +380,7 @@ fn long_lists_of_names_are_shortened() {
 fn rounds_have_room_for_chance() {
     // Every row is looked up once in 4000 samples of one id. A batch of 2000 has a thousand per node, half of them
     // owned by the other node.
-    let spec = TableSpec { name: "t".into(), rows: 4000, dim: 4, dtype: Dtype::Fp32 };
+    let spec = TableSpec { name: "t".into(), rows: 4000, dim: 4, dtype: Dtype::Fp32, dynamic: None };
     let others = CountClass { rows: 4000, lookups: 4000 };
     let known = KnownTable::new(spec, UpdateRule::Sgd, 4000, Vec::new(), others, vec![vec![(1, 1)]]);
     let round = |batch_size, exchange, nodes| {

@@ -404,7 +404,7 @@ prop_compose! {
         let mut counts: Vec<_> = (0..).zip(counts).map(|(number, count)| (row(number), count)).collect();
         counts.sort_by_key(|&(row, count)| (std::cmp::Reverse(count), row));
         let others = CountClass { rows: others.0, lookups: others.0 * others.1 };
-        let spec = TableSpec { name: "t".into(), rows, dim, dtype };
+        let spec = TableSpec { name: "t".into(), rows, dim, dtype, dynamic: None };
         let distinct: std::collections::BTreeMap<_, _> = bags[0].iter().copied().collect();
         let bags = bags.iter().skip(1).cloned().chain([distinct.into_iter().collect()]).collect();
         KnownTable { weighted, ..KnownTable::new(spec, rule, samples, counts, others, bags) }

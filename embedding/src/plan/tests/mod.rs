@@ -75,7 +75,7 @@ impl Synthetic {
         let lengths = lengths.collect();
         let profile = FrequencyProfile::new(rows, &all.frequencies());
         Self {
-            spec: TableSpec { name: format!("t{seed}"), rows, dim, dtype: Dtype::Fp32 },
+            spec: TableSpec { name: format!("t{seed}"), rows, dim, dtype: Dtype::Fp32, dynamic: None },
             rule,
             bags,
             lengths,
@@ -233,7 +233,7 @@ fn lawful(
     let tail = if rest > 0 { vec![CountClass { rows: rest, lookups: rest * 3 }] } else { Vec::new() };
     let lookups = head.iter().map(|row| row.1).sum::<u64>() + rest * 3;
     let frequencies = TableFrequencies { samples: lookups, lookups, distinct_rows: rows, head, tail };
-    let spec = TableSpec { name: format!("t{number}"), rows, dim, dtype: Dtype::Fp32 };
+    let spec = TableSpec { name: format!("t{number}"), rows, dim, dtype: Dtype::Fp32, dynamic: None };
     (spec, rule, FrequencyProfile::new(rows, &frequencies))
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use rankine_checkpoint::{Checkpoint, CheckpointError, StoredRows};
-use rankine_embedding::TableSpec;
 use rankine_embedding::rows::Rows;
+use rankine_embedding::{Membership, TableSpec};
 use rankine_engine::source::{Artifact, ModelSource, OpenModel, open_checkpoint};
 use serde::Serialize;
 
@@ -118,6 +118,10 @@ impl Difference {
             }
             tensors.push(difference);
         }
+        let (ours, theirs) = (one.memberships()?, other.memberships()?);
+        for ((table, ours), (_, theirs)) in ours.iter().zip(&theirs) {
+            tensors.push(TensorDifference::of_ids(&a.tables[*table].tensor, ours, theirs));
+        }
         Ok(Self { steps: [a.train.step, b.train.step], tensors })
     }
 
@@ -150,6 +154,10 @@ impl Difference {
             }
             tensors.push(difference);
         }
+        for ((table, ours), (_, theirs)) in a.memberships().zip(b.memberships()) {
+            let name = format!("embedding.{}", spec.tables[table].name);
+            tensors.push(TensorDifference::of_ids(&name, ours, theirs));
+        }
         Ok(Self { steps: [one.steps(), other.steps()], tensors })
     }
 
@@ -161,6 +169,13 @@ impl Difference {
 impl TensorDifference {
     fn new(name: &str, rows: u64) -> Self {
         Self { name: name.into(), rows, rows_differ: 0, largest: 0.0 }
+    }
+
+    /// Compares which ids have the rows of a table.
+    fn of_ids(table: &str, ours: &Membership, theirs: &Membership) -> Self {
+        let pairs = ours.keys_of_rows().zip(theirs.keys_of_rows());
+        let rows_differ = pairs.filter(|(ours, theirs)| ours != theirs).count() as u64;
+        Self { rows_differ, ..Self::new(&format!("ids of {table}"), ours.rows().table_rows()) }
     }
 
     fn compare(&mut self, ours: &[f32], theirs: &[f32]) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use rankine_checkpoint::{Checkpoint, Manifest, PieceContents};
+use rankine_embedding::Membership;
 use rankine_engine::source::{Artifact, ModelSource};
 use rankine_saved::SavedModel;
 use serde::Serialize;
@@ -34,7 +35,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         return if args.json { output::json(&inspection) } else { output::text(&inspection) };
     }
     let checkpoint = open(&args.path)?;
-    let inspection = Inspection::of(&checkpoint);
+    let inspection = Inspection::of(&checkpoint, &checkpoint.memberships()?);
     if args.json { output::json(&inspection) } else { output::text(&inspection) }
 }
 
@@ -68,6 +69,9 @@ struct Inspection<'a> {
     /// Number of table rows in an incremental checkpoint; 0 in a full one.
     rows_added: u64,
     manifest: &'a Manifest,
+    /// Ids that have rows of tables, with the tables' numbers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ids: Vec<(usize, u64)>,
 }
 
 #[derive(Serialize)]
@@ -78,12 +82,12 @@ struct ShardReport {
 }
 
 impl<'a> Inspection<'a> {
-    fn of(checkpoint: &'a Checkpoint) -> Self {
+    fn of(checkpoint: &'a Checkpoint, memberships: &[(usize, Membership)]) -> Self {
         let shards = checkpoint.shards();
         let pieces = shards.iter().flat_map(|shard| &shard.pieces);
         let rows = pieces.map(|piece| match &piece.contents {
             PieceContents::Rows { rows, .. } => rows.len(),
-            PieceContents::Dense { .. } => 0,
+            PieceContents::Dense { .. } | PieceContents::Keys { .. } | PieceContents::Counts { .. } => 0,
         });
         Self {
             path: checkpoint.path().to_owned(),
@@ -98,6 +102,7 @@ impl<'a> Inspection<'a> {
                 })
                 .collect(),
             manifest: checkpoint.manifest(),
+            ids: memberships.iter().map(|(table, membership)| (*table, membership.keys())).collect(),
         }
     }
 }
@@ -142,6 +147,9 @@ impl fmt::Display for Inspection<'_> {
                 table.learns.rule,
                 keeps(&table.learns.state)
             )?;
+        }
+        for (table, ids) in &self.ids {
+            writeln!(f, "  {}: {ids} ids have rows", tables[*table].tensor)?;
         }
         if let Some(scale) = device.as_ref().and_then(|device| device.loss_scale) {
             writeln!(f, "  loss scale {}; {} steps were skipped", scale.scale, scale.skipped)?;

@@ -7,7 +7,7 @@ use rankine_checkpoint::{Draft, RankState, StoredRows, write_shards};
 use rankine_embedding::rows::Rows;
 use rankine_engine::run_paths;
 use rankine_job::RankCount;
-use rankine_topology::Topology;
+use rankine_topology::{Rank, Topology};
 
 use super::{disk, open};
 use crate::table::counted;
@@ -60,10 +60,13 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     }
     let draft = Draft::begin(disk(), &dir, step)?;
     let dense = checkpoint.dense()?;
+    let memberships = checkpoint.memberships()?;
     let rows = StoredRows::of_ranks(&checkpoint, ranks as u64)?;
     let state = |(rank, rows)| {
         let own = dense.part(topology.part(dense.parameters.len(), rank));
-        RankState { dense: vec![own], rows }
+        let memberships = memberships.iter().filter(|_| rank == Rank(0));
+        let memberships = memberships.map(|(table, membership)| (*table, membership)).collect();
+        RankState { dense: vec![own], rows, memberships }
     };
     let states: Vec<_> =
         topology.all_ranks().zip(rows.iter().map(|rows| rows as &dyn Rows)).map(state).collect();

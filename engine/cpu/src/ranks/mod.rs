@@ -168,7 +168,11 @@ impl Ranks {
                     pool.install(|| {
                         visit(
                             Rank(number),
-                            RankState { dense: vec![rank.dense()], rows: &rank.tables.rows() },
+                            RankState {
+                                dense: vec![rank.dense()],
+                                rows: &rank.tables.rows(),
+                                memberships: Vec::new(),
+                            },
                         )
                     })
                 })
@@ -176,6 +180,11 @@ impl Ranks {
             let ranks: Vec<_> = ranks.collect();
             ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
         })
+    }
+
+    /// Returns the tables of each rank.
+    pub(super) fn tables_mut(&mut self) -> impl Iterator<Item = &mut RankTables> {
+        self.ranks.iter_mut().map(|rank| &mut rank.tables)
     }
 
     /// See [`super::CpuModel::gather`].

@@ -99,7 +99,7 @@ fn distance(found: &[f32], expected: &[f32]) -> (f64, f64) {
 /// weights are negligible.
 fn gradients(mut model: CpuModel, batch: &Samples) -> Vec<Vec<f32>> {
     const RATE: f32 = (1u32 << 24) as f32;
-    model.train_step(batch, f64::from(RATE));
+    model.train_step(batch, f64::from(RATE)).unwrap();
     tensors(&model).into_iter().map(|tensor| tensor.iter().map(|weight| -weight / RATE).collect()).collect()
 }
 
@@ -160,9 +160,9 @@ proptest! {
         let (mut several, mut again) = (over_ranks(), over_ranks());
         for number in 0..50 {
             let batch = &batches[number % batches.len()];
-            let (expected, loss) = (one_rank.train_step(batch, 1.0).loss, several.train_step(batch, 1.0).loss);
+            let (expected, loss) = (one_rank.train_step(batch, 1.0).unwrap().loss, several.train_step(batch, 1.0).unwrap().loss);
             prop_assert!((loss - expected).abs() <= 1e-5 * expected.abs(), "step {}: {} {}", number, loss, expected);
-            prop_assert_eq!(again.train_step(batch, 1.0).loss.to_bits(), loss.to_bits());
+            prop_assert_eq!(again.train_step(batch, 1.0).unwrap().loss.to_bits(), loss.to_bits());
         }
         for (number, (found, expected)) in tensors(&several).iter().zip(&tensors(&one_rank)).enumerate() {
             let (difference, size) = distance(found, expected);
@@ -203,13 +203,13 @@ proptest! {
         let mut several = CpuModel::over_ranks(&model, SEED, sharded).unwrap();
         let mut found = Vec::new();
         for model in [&mut one_rank, &mut several] {
-            prop_assert_eq!(model.train_step(&good, 1.0).skipped, None);
+            prop_assert_eq!(model.train_step(&good, 1.0).unwrap().skipped, None);
             let before = state(model);
-            let outcome = model.train_step(&wrong, 1.0);
+            let outcome = model.train_step(&wrong, 1.0).unwrap();
             prop_assert!(outcome.loss.is_nan());
             found.push(outcome.non_finite().cloned().expect("the step was skipped"));
             prop_assert!(state(model) == before, "something changed");
-            prop_assert_eq!(model.train_step(&good, 1.0).skipped, None);
+            prop_assert_eq!(model.train_step(&good, 1.0).unwrap().skipped, None);
             prop_assert!(state(model) != before, "nothing changes any more");
         }
         // The loss is wrong on the sample's rank; gradients may be wrong anywhere, unless a ReLU stops them.
@@ -230,6 +230,7 @@ fn two_tables() -> ModelSpec {
         rows: 9,
         dim: 2,
         dtype: rankine_embedding::Dtype::Fp32,
+        dynamic: None,
     };
     let feature = |table: usize| FeatureSpec {
         column: format!("C{table}"),
@@ -276,9 +277,10 @@ fn sixteen_nodes_of_eight_learn_what_one_rank_learns() {
     let (mut several, mut again) = (over_ranks(), over_ranks());
     for number in 0..5 {
         let batch = random_batch(&spec, shape, number);
-        let (expected, loss) = (one_rank.train_step(&batch, 1.0).loss, several.train_step(&batch, 1.0).loss);
+        let (expected, loss) =
+            (one_rank.train_step(&batch, 1.0).unwrap().loss, several.train_step(&batch, 1.0).unwrap().loss);
         assert!((loss - expected).abs() <= 1e-6 * expected, "step {number}: {loss} {expected}");
-        assert_eq!(again.train_step(&batch, 1.0).loss.to_bits(), loss.to_bits());
+        assert_eq!(again.train_step(&batch, 1.0).unwrap().loss.to_bits(), loss.to_bits());
     }
     for (number, (found, expected)) in tensors(&several).iter().zip(&tensors(&one_rank)).enumerate() {
         let (difference, size) = distance(found, expected);
@@ -299,7 +301,8 @@ fn ranks_without_samples_add_nothing() {
     for (number, samples) in [40, 1, 2, 40].into_iter().enumerate() {
         let shape = BatchShape { samples, one_hot: true, weighted: true, missing: false };
         let batch = random_batch(&spec, shape, number as u64);
-        let (expected, loss) = (one_rank.train_step(&batch, 1.0).loss, several.train_step(&batch, 1.0).loss);
+        let (expected, loss) =
+            (one_rank.train_step(&batch, 1.0).unwrap().loss, several.train_step(&batch, 1.0).unwrap().loss);
         assert!((loss - expected).abs() <= 1e-6 * expected, "{samples} samples: {loss} {expected}");
         for (found, expected) in tensors(&several).iter().zip(&tensors(&one_rank)) {
             let (difference, size) = distance(found, expected);
@@ -323,7 +326,7 @@ fn traffic_adds_up_over_steps() {
         let sharded = sharding(&model, topology, &[(0, false, 0), (2, false, 0)], shard_dense);
         let mut model = CpuModel::over_ranks(&model, SEED, sharded).unwrap();
         assert_eq!(model.traffic(), super::RankTraffic::default());
-        model.train_step(&batch, 1.0);
+        model.train_step(&batch, 1.0).unwrap();
         let once = model.traffic();
         // Each element crosses once per other rank of a node, and once per other node, to its sum and back.
         let elements = 2 * (dense + frequent);
@@ -331,7 +334,7 @@ fn traffic_adds_up_over_steps() {
         assert_eq!(reduction.within_nodes.bytes, 4 * (elements * (ranks - nodes)) as u64);
         assert_eq!(reduction.between_nodes.bytes, 4 * (elements * (nodes - 1)) as u64);
         assert!(once.exchange.within_nodes.rows > 0 && once.exchange.between_nodes.rows > 0);
-        model.train_step(&batch, 1.0);
+        model.train_step(&batch, 1.0).unwrap();
         let mut twice = once;
         twice.exchange += once.exchange;
         twice.reduction += once.reduction;
@@ -370,7 +373,7 @@ fn ranks_compute_in_the_arithmetic_that_is_set() {
                 _ => CpuModel::over_ranks(&model, SEED, sharding).unwrap(),
             };
             model.set_arithmetic(arithmetic);
-            model.train_step(&batch, 1.0).loss
+            model.train_step(&batch, 1.0).unwrap().loss
         };
         let [exact, rounded] = [Arithmetic::F32, Arithmetic::Bf16].map(|arithmetic| loss(1, arithmetic));
         let found = loss(3, Arithmetic::Bf16);

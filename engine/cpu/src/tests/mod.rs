@@ -1,4 +1,5 @@
 //! Models on the CPU, compared with models that are computed independently.
 
 mod bf16;
+mod dynamic;
 pub(super) mod oracle;

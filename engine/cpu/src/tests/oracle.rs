@@ -380,6 +380,7 @@ pub(crate) fn any_spec() -> impl Strategy<Value = ModelSpec> {
             rows,
             dim: if equal_lengths { dim } else { own_dim },
             dtype: Dtype::Fp32,
+            dynamic: None,
         };
         ModelSpec {
             dense_columns,
@@ -437,7 +438,7 @@ proptest! {
         // compared.
         prop_assume!(oracle.nearest_kink.get() > tolerance);
         let before = Oracle::of(&model);
-        let loss = model.train_step(&batch, 1.0).loss;
+        let loss = model.train_step(&batch, 1.0).unwrap().loss;
         let after = Oracle::of(&model);
         prop_assert!((loss - oracle.loss(&batch)).abs() <= tolerance, "loss {loss}");
 
@@ -473,6 +474,7 @@ pub(crate) fn models() -> Vec<ModelSpec> {
             rows: 50 * (number as u64 + 1),
             dim: if equal_lengths { 16 } else { 5 + 7 * (number % 5) },
             dtype: Dtype::Fp32,
+            dynamic: None,
         };
         let feature = |number: usize| FeatureSpec {
             column: format!("C{number}"),
@@ -550,7 +552,7 @@ fn any_number_of_threads_gives_the_same_bits() {
                 // Ten tiles: two rounds of them on one thread, one round on more.
                 let shape = BatchShape { samples: 2500, one_hot: false, weighted: true, missing: false };
                 let batch = random_batch(&spec, shape, 1);
-                let losses: Vec<f64> = (0..10).map(|_| model.train_step(&batch, 1.0).loss).collect();
+                let losses: Vec<f64> = (0..10).map(|_| model.train_step(&batch, 1.0).unwrap().loss).collect();
                 let rows: Vec<u32> =
                     rows_of(&model).iter().flatten().map(|weight| weight.to_bits()).collect();
                 (losses, model.parameters().to_vec(), rows)
@@ -574,6 +576,7 @@ fn every_part_learns_by_its_own_rule() {
         rows: 6,
         dim: dims[number],
         dtype: Dtype::Fp32,
+        dynamic: None,
     };
     let feature = |number: usize| FeatureSpec {
         column: format!("C{number}"),
@@ -617,7 +620,7 @@ fn every_part_learns_by_its_own_rule() {
         let batch = random_batch(&spec, shape, number);
         let step = Step { number, rate_factor: 0.5 + number as f64 / 4.0 };
         let (mut dense, tables) = oracle.slopes(&batch);
-        model.train_step(&batch, step.rate_factor);
+        model.train_step(&batch, step.rate_factor).unwrap();
 
         let norm = dense.iter().map(|slope| slope * slope).sum::<f64>().sqrt();
         if norm > 0.2 {

@@ -64,7 +64,13 @@ fn schema() -> Schema {
 
 /// A model of these columns: the first two share a table.
 fn spec(interaction: Interaction, wide: bool) -> ModelSpec {
-    let table = |name: &str, rows, dtype| TableSpec { name: format!("{name}_table"), rows, dim: 4, dtype };
+    let table = |name: &str, rows, dtype| TableSpec {
+        name: format!("{name}_table"),
+        rows,
+        dim: 4,
+        dtype,
+        dynamic: None,
+    };
     let feature = |(column, table): (&str, usize)| FeatureSpec {
         column: column.into(),
         table,

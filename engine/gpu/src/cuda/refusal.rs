@@ -94,7 +94,7 @@ mod tests {
                 pooling: Pooling::Sum,
                 weighted: false,
             }],
-            tables: vec![TableSpec { name: "t".into(), rows: 3, dim, dtype: Dtype::Fp32 }],
+            tables: vec![TableSpec { name: "t".into(), rows: 3, dim, dtype: Dtype::Fp32, dynamic: None }],
             attention: Vec::new(),
         };
         let fits = |interaction, top_mlp, dim| layers_for_fp8(&spec(interaction, top_mlp, dim));

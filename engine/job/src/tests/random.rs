@@ -75,6 +75,20 @@ fn placement() -> impl Strategy<Value = Placement> {
     ]
 }
 
+fn table_rows() -> impl Strategy<Value = TableRows> {
+    let evict = prop_oneof![Just(Evict::None), Just(Evict::Lru), Just(Evict::Lfu), Just(Evict::Ttl)];
+    let capacity = prop_oneof![Just("7"), Just("'50M'"), Just("'1.5k'"), Just("100000000000")];
+    (capacity, 1..=255_u8, evict, 1..=i64::MAX as u64).prop_map(|(capacity, admit_after, evict, steps)| {
+        TableRows {
+            dynamic: true,
+            capacity: Capacity::deserialize(toml::de::ValueDeserializer::parse(capacity).unwrap()).unwrap(),
+            admit_after: AdmitAfter::new(admit_after).unwrap(),
+            evict,
+            ttl_steps: (evict == Evict::Ttl).then(|| Count::new(steps).unwrap()),
+        }
+    })
+}
+
 fn tier() -> impl Strategy<Value = Tier> {
     prop_oneof![Just(Tier::Auto), Just(Tier::Device), Just(Tier::Host)]
 }
@@ -250,7 +264,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             proptest::option::of(exchange()),
             proptest::option::of(dtype()),
             proptest::option::of(count()),
-            tier(),
+            (tier(), proptest::option::of(table_rows())),
         ),
         0..4,
     )
@@ -268,7 +282,7 @@ fn any_job() -> impl Strategy<Value = Job> {
                     exchange,
                     dtype,
                     frequent_rows,
-                    tier,
+                    (tier, rows),
                 ),
             )| Table {
                 columns: (0..columns).map(|column| format!("{number} \"{column}\"")).collect(),
@@ -277,13 +291,15 @@ fn any_job() -> impl Strategy<Value = Job> {
                 optimizer,
                 learning_rate_factor,
                 dtype,
-                placement,
+                placement: placement.filter(|&placement| rows.is_none() || placement != Placement::Hybrid),
                 exchange: exchange.filter(|_| placement != Some(Placement::Replicated)),
                 ids_out_of_range: placement.map(|_| IdPolicy::Oov),
-                oov_row: placement.map(|_| 7),
-                frequent_rows: frequent_rows
-                    .filter(|_| matches!(placement, None | Some(Placement::Auto | Placement::Hybrid))),
+                oov_row: placement.map(|_| 7).filter(|_| rows.is_none()),
+                frequent_rows: frequent_rows.filter(|_| {
+                    rows.is_none() && matches!(placement, None | Some(Placement::Auto | Placement::Hybrid))
+                }),
                 tier,
+                rows,
             },
         );
         of_tables.collect::<Vec<_>>()

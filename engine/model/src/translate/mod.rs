@@ -3,6 +3,7 @@
 mod attention;
 
 use rankine_base::nearest;
+use rankine_embedding::membership::{Eviction, IfFull};
 use rankine_embedding::{Optimizer, Pooling, TableSpec};
 use rankine_job as job;
 use rankine_job::{Conflict, Job, Width};
@@ -126,6 +127,7 @@ impl Tables {
     fn new(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) -> Self {
         for (number, table) in job.tables.iter().enumerate() {
             check_table(number, table, schema, conflicts);
+            check_skipping(number, (job, table), schema, conflicts);
         }
         let mut tables = Self { specs: Vec::new(), rules: Vec::new(), of_columns: Vec::new() };
         // The tables of `[[table]]`s that a column has used already.
@@ -155,7 +157,9 @@ impl Tables {
         let dim = own.and_then(|table| table.dim).unwrap_or(job.model.embedding_dim());
         let name = own.map_or_else(|| column.name.clone(), job::Table::name);
         let dtype = own.and_then(|table| table.dtype).unwrap_or(job.embedding.dtype).of_tables();
-        self.specs.push(TableSpec { name, rows: column.rows, dim: dim.get() as usize, dtype });
+        let dynamic = own.and_then(|table| job.dynamic_rows(table));
+        let rows = dynamic.map_or(column.rows, |rows| rows.table_rows());
+        self.specs.push(TableSpec { name, rows, dim: dim.get() as usize, dtype, dynamic });
         let rule = own.and_then(|table| table.optimizer.as_ref()).unwrap_or(&job.optimizer.sparse);
         let mut rule = rule.rule();
         rule.learning_rate *= own.map_or(1.0, |table| table.learning_rate_factor.get());
@@ -196,7 +200,7 @@ fn check_table(number: usize, table: &job::Table, schema: &Schema, conflicts: &m
             first = Some(column);
             continue;
         };
-        if first.rows != column.rows {
+        if first.rows != column.rows && table.rows.is_none() {
             conflict(format!(
                 "the columns {} and {name} cannot share a table: they have {} and {} rows. Convert them with one \
                  vocabulary (kind \"shared\"), or hash both to the same number of rows",
@@ -209,6 +213,28 @@ fn check_table(number: usize, table: &job::Table, schema: &Schema, conflicts: &m
                 first.name
             ));
         }
+    }
+}
+
+/// Checks that no ids of a sequence may be removed from their bags because a table is full.
+fn check_skipping(
+    number: usize,
+    (job, table): (&Job, &job::Table),
+    schema: &Schema,
+    conflicts: &mut Vec<Conflict>,
+) {
+    let skips = Eviction::None { if_full: IfFull::Skip };
+    if job.dynamic_rows(table).is_none_or(|rows| rows.evict != skips) {
+        return;
+    }
+    let mut columns = table.columns.iter();
+    if let Some((column, sequence)) = columns.find_map(|column| Some((column, schema.sequence_of(column)?))) {
+        let message = format!(
+            "ids of column {column} cannot be skipped when the table is full: it is part of the sequence {}, whose \
+             columns have the same number of ids. Set ids_out_of_range = \"oov\" for this [[table]], or another evict",
+            sequence.name
+        );
+        conflicts.push(Conflict::new(format!("table.{number}.rows.evict"), message));
     }
 }
 

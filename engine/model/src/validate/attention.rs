@@ -67,8 +67,13 @@ mod tests {
 
     /// Features 0 and 1 with rows of 4 and 6 elements, and a sequence of features 2 and 3 over the same tables.
     fn spec() -> ModelSpec {
-        let table =
-            |(number, dim)| TableSpec { name: format!("T{number}"), rows: 10, dim, dtype: Dtype::Fp32 };
+        let table = |(number, dim)| TableSpec {
+            name: format!("T{number}"),
+            rows: 10,
+            dim,
+            dtype: Dtype::Fp32,
+            dynamic: None,
+        };
         let feature = |number: usize| FeatureSpec {
             column: format!("C{number}"),
             table: number % 2,

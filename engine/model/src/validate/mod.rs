@@ -5,6 +5,7 @@ mod attention;
 use std::collections::HashSet;
 use std::fmt::Display;
 
+use rankine_embedding::TableSpec;
 use rankine_reader::schema::ROWS_MAX;
 
 use super::interaction::COUNT_MAX;
@@ -49,6 +50,13 @@ impl ModelSpec {
         if let Some(table) = self.tables.iter().find(|table| !(1..=ROWS_MAX).contains(&table.rows)) {
             return Err(format!("table {} has {} rows; a table has 1 to {ROWS_MAX}", table.name, table.rows));
         }
+        let fits = |table: &TableSpec| {
+            table.dynamic.is_none_or(|rows| rows.is_valid() && rows.table_rows() == table.rows)
+        };
+        if let Some(table) = self.tables.iter().find(|table| !fits(table)) {
+            let rows = table.rows;
+            return Err(format!("table {} has {rows} rows, which are not those of its capacity", table.name));
+        }
         if let Some(feature) = self.features.iter().find(|feature| feature.table >= self.tables.len()) {
             return Err(format!("feature {} uses a table that does not exist", feature.column));
         }
@@ -92,8 +100,13 @@ mod tests {
     use crate::{FeatureSpec, HeadSpec, Interaction};
 
     fn spec() -> ModelSpec {
-        let table =
-            |number: usize| TableSpec { name: format!("T{number}"), rows: 10, dim: 4, dtype: Dtype::Fp32 };
+        let table = |number: usize| TableSpec {
+            name: format!("T{number}"),
+            rows: 10,
+            dim: 4,
+            dtype: Dtype::Fp32,
+            dynamic: None,
+        };
         let feature = |table: usize| FeatureSpec {
             column: format!("C{table}"),
             table,
@@ -178,6 +191,7 @@ mod tests {
                         rows: 1,
                         dim: 1 << 20,
                         dtype: Dtype::Fp32,
+                        dynamic: None,
                     })
                     .collect();
                 let feature = |table| FeatureSpec {
@@ -192,7 +206,13 @@ mod tests {
         assert_admitted(wide(1 << 20));
         let one_more = |spec: &mut ModelSpec| {
             wide(1 << 20)(spec);
-            spec.tables.push(TableSpec { name: "more".into(), rows: 1, dim: 1, dtype: Dtype::Fp32 });
+            spec.tables.push(TableSpec {
+                name: "more".into(),
+                rows: 1,
+                dim: 1,
+                dtype: Dtype::Fp32,
+                dynamic: None,
+            });
             spec.features.push(FeatureSpec {
                 column: "more".into(),
                 table: 15,

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use rankine_base::Stop;
 use rankine_base::sealed::Checksum;
 use rankine_checkpoint::*;
-use rankine_embedding::rows::RowSelection;
 use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_engine_cpu::CpuModel;
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, ModelSpec, TrainingRules};
@@ -33,6 +32,7 @@ fn spec() -> ModelSpec {
         rows: ROWS[number],
         dim: 4,
         dtype: [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16][number],
+        dynamic: None,
     };
     let feature = |table: usize| FeatureSpec {
         column: format!("C{}", table + 1),
@@ -148,8 +148,8 @@ fn save(
     let manifest = manifest(step, base);
     let written = model.on_each_rank(|rank, state| {
         let chosen = match &manifest.base {
-            Some(_) => RowSelection::touched(state.rows)?.expect("tracking was begun"),
-            None => RowSelection::all(state.rows),
+            Some(_) => Chosen::changed(&state)?,
+            None => Chosen::all(&state),
         };
         write_shard(&**files, draft.path(), rank, &manifest, (&state, &chosen))
     });
@@ -165,8 +165,9 @@ fn save(
 /// A model with the state of a checkpoint.
 fn loaded(checkpoint: &Checkpoint) -> CpuModel {
     let mut model = fresh();
-    let dense = checkpoint.dense().unwrap();
-    model.restore(checkpoint.manifest().train.step, &dense, |rows| checkpoint.load_rows(rows)).unwrap();
+    let (dense, memberships) = (checkpoint.dense().unwrap(), checkpoint.memberships().unwrap());
+    let steps = checkpoint.manifest().train.step;
+    model.restore(steps, &dense, memberships, |rows| checkpoint.load_rows(rows)).unwrap();
     model
 }
 
@@ -188,7 +189,7 @@ impl Course {
         let (batches, mut model) = (batches(), fresh());
         let mut fingerprints = vec![fingerprint(&model)];
         for step in 0..STEPS {
-            model.train_step(&batches[step as usize], 1.0);
+            model.train_step(&batches[step as usize], 1.0).unwrap();
             fingerprints.push(fingerprint(&model));
         }
         Self { batches, fingerprints }
@@ -220,7 +221,7 @@ impl Course {
         );
         let (mut whole, mut additions): (Option<Base>, _) = (None, 0);
         for step in first + 1..=STEPS {
-            model.train_step(&self.batches[step as usize - 1], 1.0);
+            model.train_step(&self.batches[step as usize - 1], 1.0).unwrap();
             assert_eq!(
                 fingerprint(&model),
                 self.fingerprints[step as usize],
@@ -639,7 +640,7 @@ fn what_is_no_number_is_not_saved() {
         learning.rules.tables.iter_mut().for_each(|rule| rule.learning_rate = sparse);
         learning.rules.dense.learning_rate = if sparse == 0.0 { f64::INFINITY } else { 0.0 };
         let mut model = CpuModel::initialized(&learning, 3);
-        model.train_step(&batches()[0], 1.0);
+        model.train_step(&batches()[0], 1.0).unwrap();
         let error = save(&files, &model, 1, None).unwrap_err();
         assert!(matches!(&error, CheckpointError::NotFinite { tensor } if tensor == expected), "{error}");
         assert!(list(&*files, Path::new(DIR)).unwrap().is_empty());
@@ -651,7 +652,7 @@ fn what_is_no_number_is_not_saved() {
 fn shards_are_safetensors() {
     let (disk, files) = simulated();
     let mut model = fresh();
-    model.train_step(&batches()[0], 1.0);
+    model.train_step(&batches()[0], 1.0).unwrap();
     let saved = save(&files, &model, 1, None).unwrap();
     let mut bytes = Vec::new();
     disk.change(&saved.path.join("shard-00000.safetensors"), |of_file| bytes = of_file.clone());

@@ -35,10 +35,10 @@ fn what_takes_several_pieces_comes_back() {
     let manifest =
         Manifest { tables: TableState::all(&learning), spec: learning.spec.clone(), ..manifest(1, None) };
     let mut model = CpuModel::initialized(&learning, 3);
-    model.train_step(&batches()[0], 1.0);
+    model.train_step(&batches()[0], 1.0).unwrap();
     save_part(&files, &model, &manifest, |state| {
         let path = draft_path(Path::new(DIR), 1);
-        write_shard(&*files, &path, Rank(0), &manifest, (&state, &RowSelection::all(state.rows)))
+        write_shard(&*files, &path, Rank(0), &manifest, (&state, &Chosen::all(&state)))
     });
     let checkpoint = open(&files, 1).unwrap();
     let pieces = &checkpoint.shards()[0].pieces;
@@ -49,7 +49,7 @@ fn what_takes_several_pieces_comes_back() {
     let mut back = CpuModel::initialized(&learning, 4);
     assert_ne!(fingerprint(&back), fingerprint(&model));
     let dense = checkpoint.dense().unwrap();
-    back.restore(1, &dense, |rows| checkpoint.load_rows(rows)).unwrap();
+    back.restore(1, &dense, Vec::new(), |rows| checkpoint.load_rows(rows)).unwrap();
     assert_eq!(fingerprint(&back), fingerprint(&model));
 }
 
@@ -61,13 +61,13 @@ fn what_lacks_parts_of_the_model_is_refused() {
     let (rows_alone, dense_alone) = (whole(1), whole(2));
     let path = |step| draft_path(Path::new(DIR), step);
     save_part(&files, &fresh(), &rows_alone, |state| {
-        let chosen = RowSelection::all(state.rows);
-        let state = RankState { dense: Vec::new(), rows: state.rows };
+        let chosen = Chosen::all(&state);
+        let state = RankState { dense: Vec::new(), ..state };
         write_shard(&*files, &path(1), Rank(0), &rows_alone, (&state, &chosen))
     });
     save_part(&files, &fresh(), &dense_alone, |state| {
-        let chosen: Vec<_> =
-            RowSelection::all(state.rows).into_iter().filter(|choice| choice.part != 1).collect();
+        let mut chosen = Chosen::all(&state);
+        chosen.rows.retain(|choice| choice.part != 1);
         write_shard(&*files, &path(2), Rank(0), &dense_alone, (&state, &chosen))
     });
     for (step, words) in [(1, "have 0 dense parameters"), (2, "have only 0 elements of embedding.T1")] {
@@ -79,10 +79,10 @@ fn what_lacks_parts_of_the_model_is_refused() {
 /// Steps 2 and 4 of a training; the second checkpoint is incremental and builds on the first.
 fn addition(files: &Arc<dyn Files>) -> (CpuModel, Base) {
     let (batches, mut model) = (batches(), fresh());
-    model.train_step(&batches[0], 1.0);
+    model.train_step(&batches[0], 1.0).unwrap();
     let base = Base { step: 2, xxh3: save(files, &model, 2, None).unwrap().xxh3 };
     model.begin_tracking();
-    model.train_step(&batches[1], 1.0);
+    model.train_step(&batches[1], 1.0).unwrap();
     save(files, &model, 4, Some(base.clone())).unwrap();
     (model, base)
 }
@@ -118,7 +118,7 @@ fn an_addition_is_refused_with_another_base() {
     renamed.tables[0].table.name = "renamed".into();
     let path = draft_path(Path::new(DIR), 9);
     let saved = save_part(&files, &fresh(), &renamed, |state| {
-        write_shard(&*files, &path, Rank(0), &renamed, (&state, &RowSelection::all(state.rows)))
+        write_shard(&*files, &path, Rank(0), &renamed, (&state, &Chosen::all(&state)))
     });
     save(&files, &model, 10, Some(Base { step: 9, xxh3: saved.xxh3 })).unwrap();
     let error = open(&files, 10).unwrap_err();

@@ -85,7 +85,8 @@ impl Backend for CpuBackend {
 
     fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), BackendError> {
         let batch = batch.as_unpacked();
-        self.outcomes.push(self.model.train_step(&batch.samples, rate_factor));
+        let outcome = self.model.train_step(&batch.samples, rate_factor);
+        self.outcomes.push(outcome.map_err(BackendError::full_table)?);
         Ok(())
     }
 
@@ -102,10 +103,10 @@ impl Backend for CpuBackend {
     ) -> Result<Vec<f64>, BackendError> {
         let step = |batch| {
             let began = Instant::now();
-            self.model.train_step(batch, rate_factor);
-            began.elapsed().as_secs_f64() * 1e3
+            self.model.train_step(batch, rate_factor).map_err(BackendError::full_table)?;
+            Ok(began.elapsed().as_secs_f64() * 1e3)
         };
-        Ok(batches.iter().cycle().take(count).map(step).collect())
+        batches.iter().cycle().take(count).map(step).collect()
     }
 
     fn diverged_ranks(&self) -> Result<Vec<Rank>, BackendError> {
@@ -122,7 +123,8 @@ impl Backend for CpuBackend {
     }
 
     fn restore(&mut self, from: &Arc<dyn StateSource>) -> Result<(), CheckpointError> {
-        self.model.restore(from.optimizer_steps(), &from.dense()?, |rows| from.load_rows(rows))
+        let (dense, memberships) = (from.dense()?, from.memberships()?);
+        self.model.restore(from.optimizer_steps(), &dense, memberships, |rows| from.load_rows(rows))
     }
 
     fn traffic(&self) -> Result<RankTraffic, BackendError> {

@@ -29,7 +29,8 @@ mod tests {
 
     #[test]
     fn rows_count_once_per_table_and_look_ups_each_time() {
-        let table = |name: &str| TableSpec { name: name.into(), rows: 10, dim: 4, dtype: Dtype::Fp32 };
+        let table =
+            |name: &str| TableSpec { name: name.into(), rows: 10, dim: 4, dtype: Dtype::Fp32, dynamic: None };
         let feature = |column: &str, table| FeatureSpec {
             column: column.into(),
             table,

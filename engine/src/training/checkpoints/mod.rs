@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use rankine_backend::Backend;
 use rankine_checkpoint as checkpoint;
 use rankine_checkpoint::{
-    Base, Checkpoint, CheckpointError, DamagedCheckpoint, Draft, Files, Manifest, Needs, PublishedCheckpoint,
-    ShardFiles, TrainState, write_shard,
+    Base, Checkpoint, CheckpointError, Chosen, DamagedCheckpoint, Draft, Files, Manifest, Needs,
+    PublishedCheckpoint, ShardFiles, TrainState, write_shard,
 };
 use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_job as job;
@@ -32,7 +32,7 @@ use super::processes::with_heartbeat;
 use super::run_dir::RunFolder;
 use crate::run_paths;
 use copies::CopyMemory;
-use write::{RankCopy, SideFiles, WriteOutput, WriteTask, choose_rows, publish, write_alone, write_copies};
+use write::{RankCopy, SideFiles, WriteOutput, WriteTask, publish, write_alone, write_copies};
 
 mod copies;
 mod write;
@@ -371,16 +371,17 @@ impl Checkpoints {
         let (touched, step) = (manifest.base.is_some(), manifest.train.step);
         let first = self.first_rank.0;
         let found = backend.on_each_rank(move |_, state| {
-            let chosen = choose_rows(&state, touched)?;
-            Ok((Snapshot::bytes(state.rows, &chosen), chosen))
+            let chosen = if touched { Chosen::changed(&state)? } else { Chosen::all(&state) };
+            Ok((Snapshot::bytes(state.rows, &chosen.rows), chosen))
         })?;
         let (bytes, chosen): (Vec<_>, Vec<_>) = found.into_iter().unzip();
         let (bytes, chosen): (u64, _) = (bytes.iter().sum(), Arc::new(chosen));
         let captured = if self.memory.has_room(bytes) {
             let spare = Arc::new(self.memory.take());
             Capture::Copied(backend.on_each_rank(move |rank, state| {
-                let rows = Snapshot::of(state.rows, &chosen[rank.0 - first], spare.of(rank.0 - first))?;
-                Ok(RankCopy { rank, dense: state.dense, rows })
+                let Chosen { rows, keys } = &chosen[rank.0 - first];
+                let rows = Snapshot::of(state.rows, rows, spare.of(rank.0 - first))?;
+                Ok(RankCopy { rank, dense: state.dense, rows, keys: Arc::clone(keys) })
             })?)
         } else {
             observer.observe(Event::CheckpointPauses { step, bytes });

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use rankine_checkpoint::{
-    CheckpointError, DenseState, Draft, Files, Manifest, PublishedCheckpoint, RankState, ShardFiles,
-    write_shard,
+    CheckpointError, Chosen, DenseState, Draft, Files, Manifest, PublishedCheckpoint, RankState, ShardFiles,
+    TableKeys, write_shard,
 };
 use rankine_embedding::rows::{RowSelection, Snapshot};
 use rankine_reader::Columns;
@@ -50,6 +50,7 @@ pub(super) struct RankCopy {
     pub(super) rank: Rank,
     pub(super) dense: Vec<DenseState>,
     pub(super) rows: Snapshot,
+    pub(super) keys: Arc<Vec<TableKeys>>,
 }
 
 /// The files beside the shards.
@@ -59,18 +60,6 @@ pub(super) struct SideFiles {
     pub(super) measurements: Measurements,
     /// Of the first process.
     pub(super) metrics: Option<File>,
-}
-
-/// The rows to save of a rank: all, or those that were touched.
-pub(super) fn choose_rows(
-    state: &RankState<'_>,
-    touched: bool,
-) -> Result<Vec<RowSelection>, CheckpointError> {
-    if !touched {
-        return Ok(RowSelection::all(state.rows));
-    }
-    let chosen = RowSelection::touched(state.rows)?;
-    chosen.ok_or_else(|| CheckpointError::State("updated rows were not tracked".into()))
 }
 
 /// Writes a checkpoint whose ranks are all in this process; returns the copies, so that their memory is used again.
@@ -96,10 +85,11 @@ pub(super) fn write_copies(
     copies: &[RankCopy],
 ) -> Result<Vec<ShardFiles>, CheckpointError> {
     thread::scope(|scope| {
-        let shards = copies.iter().map(|RankCopy { rank, dense, rows }| {
+        let shards = copies.iter().map(|RankCopy { rank, dense, rows, keys }| {
             scope.spawn(move || {
-                let state = RankState { dense: dense.clone(), rows };
-                write_shard(files, at, *rank, manifest, (&state, &RowSelection::all(rows)))
+                let state = RankState { dense: dense.clone(), rows, memberships: Vec::new() };
+                let chosen = Chosen { rows: RowSelection::all(rows), keys: Arc::clone(keys) };
+                write_shard(files, at, *rank, manifest, (&state, &chosen))
             })
         });
         let shards: Vec<_> = shards.collect();

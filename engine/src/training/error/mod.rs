@@ -190,6 +190,14 @@ pub enum TrainError {
         /// Which rank waited for which one, and where.
         source: Cause,
     },
+    /// A table has no row for a new id, and the job says that training fails then.
+    #[error("{}{source}; the model was not saved", at_step(*.step))]
+    FullTable {
+        /// The step.
+        step: u64,
+        /// Which table, and what to change.
+        source: Cause,
+    },
     /// A GPU operation failed.
     #[error("the GPU failed: {0}; the model was not saved")]
     Gpu(#[source] Cause),
@@ -250,6 +258,7 @@ impl TrainError {
     pub(super) fn at_step(self, step: u64) -> Self {
         match self {
             Self::Missed { source, .. } => Self::Missed { step, source },
+            Self::FullTable { source, .. } => Self::FullTable { step, source },
             error => error,
         }
     }
@@ -263,7 +272,9 @@ impl TrainError {
             Self::Refused { blame, .. } => *blame,
             Self::NotBegun { .. } => Blame::Nobody,
             error if error.is_device() => Blame::Usage,
-            Self::RunDir { .. } | Self::Unresumable { .. } | Self::Conflicts(_) => Blame::Usage,
+            Self::RunDir { .. } | Self::Unresumable { .. } | Self::Conflicts(_) | Self::FullTable { .. } => {
+                Blame::Usage
+            }
             Self::Data(error) => Blame::of_data(error),
             Self::Saved(error) => error.blame(),
             Self::InitialModel(error) => error.blame(),
@@ -334,9 +345,9 @@ impl TrainError {
         )
     }
 
-    /// Whether the state of training is not worth saving: it diverged, or its replicas differ.
+    /// Whether the state of training is not worth saving: it diverged, its replicas differ, or a step is half done.
     pub(super) fn spoils_state(&self) -> bool {
-        self.is_divergence() || matches!(self, Self::ReplicasDiffer(_))
+        self.is_divergence() || matches!(self, Self::ReplicasDiffer(_) | Self::FullTable { .. })
     }
 
     /// Whether another process or a device is lost.
@@ -382,6 +393,7 @@ impl From<BackendError> for TrainError {
             BackendError::Stopped(cause) => Self::EvaluationStopped(cause),
             BackendError::Missed(source) => Self::Missed { step: 0, source },
             BackendError::Failed(error) => Self::Gpu(error),
+            BackendError::FullTable(source) => Self::FullTable { step: 0, source },
             error => Self::Device(DeviceError::Backend(error)),
         }
     }

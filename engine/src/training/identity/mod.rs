@@ -224,7 +224,7 @@ mod tests {
     use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model};
 
     fn table(name: &str, rows: u64) -> TableSpec {
-        TableSpec { name: name.into(), rows, dim: 4, dtype: Dtype::Fp32 }
+        TableSpec { name: name.into(), rows, dim: 4, dtype: Dtype::Fp32, dynamic: None }
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl Backend for CudaModel {
         let visited = self.ranks.call_each(move |rank, model| {
             let dense = model.dense_state(topology, rank)?;
             let rows = model.rows();
-            Ok(visit(rank, RankState { dense, rows: &*rows }))
+            Ok(visit(rank, RankState { dense, rows: &*rows, memberships: Vec::new() }))
         });
         visited.map_err(unreachable)?.into_iter().collect()
     }

@@ -170,6 +170,7 @@ mod tests {
                     rows: 3,
                     dim,
                     dtype: Dtype::Fp32,
+                    dynamic: None,
                 })
                 .collect(),
             attention: Vec::new(),
