@@ -103,7 +103,7 @@ fn schema(
     let transform = DenseTransform::plain(DenseFunction::None);
     let categorical = |(number, &(rows, hotness)): (usize, &(u64, Hotness))| Categorical {
         name: format!("C{number}"),
-        rows,
+        rows: Some(rows),
         hotness,
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Identity,
@@ -151,7 +151,7 @@ fn samples(schema: &Schema, count: usize) -> Samples {
                 Hotness::Fixed(ids) => u64::from(ids),
                 Hotness::Ragged { .. } => row % 4,
             };
-            let ids = (0..ids).map(|id| (id + row) % column.rows);
+            let ids = (0..ids).map(|id| (id + row) % column.rows.unwrap_or(u64::MAX));
             match column.weighted {
                 true => bags.push_weighted(ids.map(|id| (id, 0.5 + id as f32))),
                 false => bags.push(ids),

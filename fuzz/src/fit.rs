@@ -65,10 +65,10 @@ impl Reader for Fit {
             keep: &[],
             threads: NonZeroUsize::MIN,
         };
-        let table_rows = fit.schema().categorical[0].rows;
+        let column = &fit.schema().categorical[0];
         let read = reader.read(std::slice::from_ref(&self.rows), &(), |chunk| {
             let ids = &chunk.samples.categorical[0].ids;
-            assert!(ids.iter().all(|&id| id < table_rows), "{ids:?} are not below {table_rows}");
+            assert!(ids.iter().all(|&id| column.admits(id)), "{ids:?} are not in the {}", column.table());
             Ok::<_, rankine_base::Error>(())
         });
         read.map(drop).map_err(error_text)

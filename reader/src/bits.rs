@@ -77,7 +77,7 @@ mod tests {
         #[test]
         fn unpack_restores_packed_values(
             bits in 0..=64u32,
-            base in 0..1u64 << 40,
+            base in prop_oneof![0..1u64 << 40, any::<u64>(), Just(0), Just(u64::MAX)],
             raw in prop::collection::vec(any::<u64>(), 0..200),
         ) {
             let mask = if bits == 64 { u64::MAX - base } else { (1 << bits) - 1 };

@@ -105,7 +105,7 @@ mod tests {
                 sequences: Vec::new(),
                 categorical: vec![Categorical {
                     name: "age_buckets".into(),
-                    rows: 2,
+                    rows: Some(2),
                     hotness: Hotness::Fixed(1),
                     pooling: Pooling::Sum,
                     vocabulary: VocabularyKind::Buckets { of: "age".into(), boundaries: vec![0.7001] },

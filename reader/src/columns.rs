@@ -94,8 +94,10 @@ impl Columns {
             let [own, other] = [mine, theirs].map(|column| (column.rows, &column.vocabulary, &column.shares));
             if own != other {
                 return Some(format!(
-                    "column {} has {} rows ({}), but the model has {} ({})",
-                    mine.name, theirs.rows, theirs.vocabulary, mine.rows, mine.vocabulary
+                    "column {} has {}, but the model has {}",
+                    mine.name,
+                    theirs.table(),
+                    mine.table()
                 ));
             }
         }

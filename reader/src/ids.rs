@@ -25,7 +25,7 @@ pub enum OutOfRange {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IdRules {
     /// Each column's rows and rule. Empty if all ids out of range are errors.
-    columns: Vec<(u64, OutOfRange)>,
+    columns: Vec<(Option<u64>, OutOfRange)>,
 }
 
 impl IdRules {
@@ -52,11 +52,12 @@ impl IdRules {
                 return Err(Error::columns(Some(&column.name), what));
             }
             if let OutOfRange::Row(row) = rule
-                && *row >= column.rows
+                && !column.admits(*row)
             {
                 let what = format!(
-                    "ids out of range of column {} cannot become row {row}: its table has {} rows",
-                    column.name, column.rows
+                    "ids out of range of column {} cannot become row {row}: its table has {}",
+                    column.name,
+                    column.table()
                 );
                 return Err(Error::columns(Some(&column.name), what));
             }
@@ -91,6 +92,7 @@ impl IdRules {
         counts.clear();
         let columns = self.columns.iter().zip(&mut samples.categorical);
         counts.extend(columns.map(|(&(rows, rule), bags)| {
+            let Some(rows) = rows else { return 0 };
             let count = bags.ids.iter().filter(|&&id| id >= rows).count() as u64;
             match rule {
                 OutOfRange::Row(row) if count > 0 => {
@@ -123,12 +125,12 @@ mod tests {
             ),
         ) {
             let rules: Vec<_> = schema.categorical.iter().zip(choices.iter().cycle()).map(|(column, choice)| {
-                [OutOfRange::Fail, OutOfRange::Row(column.rows / 2), OutOfRange::Leave][*choice]
+                [OutOfRange::Fail, OutOfRange::Row(column.rows.unwrap_or(0) / 2), OutOfRange::Leave][*choice]
             }).collect();
             let rules = IdRules::new(&schema, &rules).unwrap();
             for (column, at, id) in wild.iter().filter(|_| !schema.categorical.is_empty()) {
                 let column = column.index(schema.categorical.len());
-                let (rows, ids) = (schema.categorical[column].rows, &mut samples.categorical[column].ids);
+                let (rows, ids) = (schema.categorical[column].rows.unwrap_or(0), &mut samples.categorical[column].ids);
                 if rules.of(column) != OutOfRange::Fail && !ids.is_empty() {
                     let at = at.index(ids.len());
                     ids[at] = rows.saturating_add(id % 5).max(*id);
@@ -141,7 +143,7 @@ mod tests {
                 for sample in 0..samples.len {
                     let first = bags.offsets[sample] as usize;
                     let kept = bags.bag(sample).iter().enumerate().filter_map(|(at, &id)| {
-                        if id < column.rows {
+                        if column.admits(id) {
                             return Some((first + at, id));
                         }
                         count += 1;
@@ -172,7 +174,7 @@ mod tests {
     fn rules_that_do_not_match_the_schema_are_refused() {
         let column = Categorical {
             name: "C1".into(),
-            rows: 7,
+            rows: Some(7),
             hotness: Hotness::Fixed(1),
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Identity,

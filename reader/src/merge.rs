@@ -82,8 +82,9 @@ pub(crate) fn together<P: AsRef<Path>>(dirs: &[P]) -> Result<Folders> {
         let what = format!("the dataset {} is listed twice: list it once", dir.display());
         return Err(Error::unsuitable(dir, what));
     }
-    let rows =
-        |shard: &Shard| shard.manifest.schema.categorical.iter().map(|column| column.rows).sum::<u64>();
+    let rows = |shard: &Shard| {
+        shard.manifest.schema.categorical.iter().filter_map(|column| column.rows).sum::<u64>()
+    };
     let Some(most) = shards.iter().map(rows).max() else {
         return Err(Error::setting("shards", "a collection needs at least one dataset"));
     };

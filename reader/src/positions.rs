@@ -122,7 +122,7 @@ mod tests {
     fn schema() -> Schema {
         let column = |name: &str| Categorical {
             name: name.into(),
-            rows: 100,
+            rows: Some(100),
             hotness: Hotness::Ragged { max: 3 },
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Identity,

@@ -168,14 +168,16 @@ impl fmt::Display for DenseTransform {
     }
 }
 
-/// A categorical feature: each sample has a bag of ids, each id a row of the column's table.
+/// A categorical feature: each sample has a bag of ids, each id a row of the column's table, or the key of one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Categorical {
     /// The column's name.
     pub name: String,
-    /// Rows of the table: every stored id is less than this.
-    pub rows: u64,
+    /// Rows of the table: every stored id is less than this. `None` if the vocabulary is open, and ids are keys of 64
+    /// bits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
     /// The number of ids per bag.
     pub hotness: Hotness,
     /// How the rows of a bag become one vector.
@@ -203,7 +205,7 @@ pub enum Pooling {
     Mean,
 }
 
-/// How raw categories become row numbers.
+/// How raw categories become ids.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum VocabularyKind {
@@ -215,6 +217,9 @@ pub enum VocabularyKind {
     },
     /// A hash of the category, modulo the table's rows.
     Hash,
+    /// A hash of 64 bits of the category. The id is the key of a row, not its number: see
+    /// [`hash_key`](crate::vocabulary::hash_key). Categories come and go, and their number is not known.
+    Open,
     /// The category is the row number itself.
     Identity,
     /// The column is not stored: its ids are computed from those of a dense column. The id is the number of
@@ -235,6 +240,7 @@ impl fmt::Display for VocabularyKind {
         match self {
             Self::Exact { min_count } => write!(f, "exact with min_count {min_count}"),
             Self::Hash => f.write_str("hash"),
+            Self::Open => f.write_str("open"),
             Self::Identity => f.write_str("identity"),
             Self::Buckets { of, boundaries } => {
                 let shown: Vec<_> =
@@ -258,8 +264,46 @@ impl Categorical {
     pub fn buckets(&self) -> Option<(&str, &[f32])> {
         match &self.vocabulary {
             VocabularyKind::Buckets { of, boundaries } => Some((of, boundaries)),
-            VocabularyKind::Exact { .. } | VocabularyKind::Hash | VocabularyKind::Identity => None,
+            VocabularyKind::Exact { .. }
+            | VocabularyKind::Hash
+            | VocabularyKind::Open
+            | VocabularyKind::Identity => None,
         }
+    }
+
+    /// Returns whether the vocabulary is open, so that ids are keys of 64 bits.
+    pub fn is_open(&self) -> bool {
+        self.vocabulary == VocabularyKind::Open
+    }
+
+    /// Describes its table for messages: `7 rows (hash)`, `keys (open)`.
+    pub fn table(&self) -> String {
+        match self.rows {
+            Some(rows) => format!("{rows} rows ({})", self.vocabulary),
+            None => format!("keys ({})", self.vocabulary),
+        }
+    }
+
+    /// Checks that it has rows unless its vocabulary is open.
+    fn check_rows(&self) -> Result<()> {
+        match self.rows {
+            None if self.is_open() => Ok(()),
+            Some(_) if self.is_open() => Err(Error::column(
+                &self.name,
+                "has an open vocabulary, whose ids are no rows, but states rows",
+            )),
+            None | Some(0) => Err(Error::column(&self.name, "has a table without rows")),
+            Some(rows) if rows > ROWS_MAX => {
+                let what = format_args!("has a table of {rows} rows; the limit is {ROWS_MAX}");
+                Err(Error::column(&self.name, what))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Returns whether an id can occur in the column: a row of its table, or any key.
+    pub fn admits(&self, id: u64) -> bool {
+        self.rows.is_none_or(|rows| id < rows)
     }
 }
 
@@ -284,7 +328,7 @@ impl Schema {
     /// Checks what the types cannot express.
     ///
     /// # Errors
-    /// [`Error::Columns`] for a table without rows, a deviation of 0, a duplicate name, a column that shares a
+    /// [`Error::Columns`] for a table without rows, an open vocabulary with rows, a deviation of 0, a duplicate name, a column that shares a
     /// vocabulary which does not exist, or a schema without labels.
     pub fn validate(&self) -> Result<()> {
         if self.labels.is_empty() {
@@ -308,15 +352,7 @@ impl Schema {
             (0..).zip(&self.categorical).map(|(number, column)| (column.name.as_str(), number)).collect();
         for (number, column) in self.categorical.iter().enumerate() {
             self.owner_among(number, |name| numbers.get(name).copied())?;
-            if column.rows == 0 {
-                return Err(Error::column(&column.name, "has a table without rows"));
-            }
-            if column.rows > ROWS_MAX {
-                return Err(Error::column(
-                    &column.name,
-                    format_args!("has a table of {} rows; the limit is {ROWS_MAX}", column.rows),
-                ));
-            }
+            column.check_rows()?;
             if column.weighted && !column.hotness.varies() {
                 return Err(Error::column(&column.name, "has weights, but bags of one size: they must vary"));
             }
@@ -369,9 +405,9 @@ impl Schema {
             if !is_ascending {
                 return refuse("its boundaries are not finite and ascending".into());
             }
-            if boundaries.len() as u64 >= column.rows {
-                let (count, rows) = (boundaries.len(), column.rows);
-                return refuse(format!("{count} boundaries make more buckets than its {rows} rows"));
+            if !column.admits(boundaries.len() as u64) {
+                let (count, table) = (boundaries.len(), column.table());
+                return refuse(format!("{count} boundaries make more buckets than its {table}"));
             }
             if column.hotness != Hotness::Fixed(1) || column.shares.is_some() {
                 return refuse("each sample has one bucket, and no vocabulary to share".into());
@@ -445,7 +481,7 @@ impl Schema {
             .categorical
             .iter()
             .map(|column| {
-                let id_bits = u64::from(u64::BITS - column.rows.leading_zeros());
+                let id_bits = u64::from(column.rows.map_or(u64::BITS, crate::bits::width));
                 let weight_bits = if column.weighted { u64::from(u32::BITS) } else { 0 };
                 u64::from(column.hotness.max()) * (id_bits + weight_bits)
             })
@@ -489,7 +525,7 @@ mod tests {
     fn column(name: &str) -> Categorical {
         Categorical {
             name: name.into(),
-            rows: 10,
+            rows: Some(10),
             hotness: Hotness::Fixed(1),
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Hash,
@@ -538,7 +574,7 @@ mod tests {
             (|schema| schema.dense[0].name = ".age".into(), "is not a valid file name"),
             (|schema| schema.dense[0].name = "a/ge".into(), "is not a valid file name"),
             (|schema| schema.dense[0].name = "a\nge".into(), "is not a valid file name"),
-            (|schema| schema.categorical[1].rows = 9, "its rows or kind differ"),
+            (|schema| schema.categorical[1].rows = Some(9), "its rows or kind differ"),
             (|schema| schema.categorical[1].vocabulary = VocabularyKind::Identity, "its rows or kind differ"),
             (
                 |schema| schema.categorical[1].shares = Some("films".into()),
@@ -559,12 +595,12 @@ mod tests {
             (
                 |schema| {
                     schema.categorical.truncate(1);
-                    schema.categorical[0].rows = 0;
+                    schema.categorical[0].rows = Some(0);
                 },
                 "a table without rows",
             ),
             (
-                |schema| schema.categorical[0].rows = u64::MAX,
+                |schema| schema.categorical[0].rows = Some(u64::MAX),
                 "a table of 18446744073709551615 rows; the limit is 10995",
             ),
             (|schema| schema.categorical[0].hotness = Hotness::Fixed(0), "a fixed hotness of 0"),
@@ -647,7 +683,11 @@ mod tests {
                 dense: vec![schema().dense[0].clone(); dense],
                 dense_dtype: dtype,
                 sequences: Vec::new(),
-                categorical: vec![Categorical { rows, hotness: Hotness::Ragged { max }, ..column("c") }],
+                categorical: vec![Categorical {
+                    rows: Some(rows),
+                    hotness: Hotness::Ragged { max },
+                    ..column("c")
+                }],
             };
             schema.default_block_samples()
         };

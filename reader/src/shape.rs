@@ -218,7 +218,7 @@ impl Shape {
             let hotness = self.hotness_of(column);
             Categorical {
                 name: column_name(column),
-                rows: rows_cap.map_or(rows, |cap| rows.min(cap)),
+                rows: Some(rows_cap.map_or(rows, |cap| rows.min(cap))),
                 hotness: if self.ragged { Hotness::Ragged { max: hotness } } else { Hotness::Fixed(hotness) },
                 pooling: self.pooling,
                 vocabulary: VocabularyKind::Identity,
@@ -311,8 +311,12 @@ mod tests {
             schema.categorical.iter().map(|column| (column.rows, column.hotness, column.pooling)).collect();
         let ragged = |max| Hotness::Ragged { max };
         let mean = Pooling::Mean;
-        assert_eq!(columns, [(5, ragged(1), mean), (10, ragged(4), mean), (7, ragged(2), mean)]);
-        let rows = |schema: Schema| schema.categorical.iter().map(|column| column.rows).collect::<Vec<_>>();
+        assert_eq!(
+            columns,
+            [(Some(5), ragged(1), mean), (Some(10), ragged(4), mean), (Some(7), ragged(2), mean)]
+        );
+        let rows =
+            |schema: Schema| schema.categorical.iter().filter_map(|column| column.rows).collect::<Vec<_>>();
         assert_eq!(rows(shape.schema(None)), [5, 100, 7]);
         let fixed = Shape { ragged: false, ..shape }.schema(None);
         assert_eq!(fixed.categorical[1].hotness, Hotness::Fixed(4));
@@ -328,7 +332,8 @@ mod tests {
         schema.validate().unwrap();
         let [Sequence { name, columns, max, .. }] = &schema.sequences[..] else { panic!("one sequence") };
         assert_eq!((name.as_str(), &columns[..], *max), ("S1", &["S1_C1".into(), "S1_C2".into()][..], 50));
-        let of = |column: usize| (schema.categorical[column].rows, schema.categorical[column].hotness);
+        let of =
+            |column: usize| (schema.categorical[column].rows.unwrap(), schema.categorical[column].hotness);
         assert_eq!([of(0), of(1)], [(5000, Hotness::Fixed(1)), (1000, Hotness::Fixed(1))]);
         assert_eq!([of(3), of(4)], [5000, 1000].map(|rows| (rows, Hotness::Ragged { max: 50 })));
         assert_eq!(schema.categorical[4].shares.as_deref(), Some("C2"));

@@ -653,7 +653,7 @@ fn the_document_suffices_for_ids_of_any_width() {
     let fields = Fields::of_document();
     for bits in 0..=64 {
         let mut schema = example_schema();
-        schema.categorical[0].rows = u64::MAX;
+        schema.categorical[0].rows = Some(u64::MAX);
         let highest = if bits == 0 { 0 } else { (u64::MAX >> (64 - bits)) - u64::from(bits == 64) };
         let mut samples = example_samples();
         samples.categorical[0] = Default::default();
@@ -672,7 +672,7 @@ fn the_document_suffices_for_ids_of_any_width() {
 fn example_schema() -> Schema {
     let column = |name: &str, rows, hotness| Categorical {
         name: name.into(),
-        rows,
+        rows: Some(rows),
         hotness,
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Hash,

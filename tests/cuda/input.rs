@@ -75,7 +75,7 @@ impl Dataset {
             let ragged = words.below(2) == 0;
             Categorical {
                 name: format!("C{number}"),
-                rows: 1 << words.below(row_bits),
+                rows: Some(1 << words.below(row_bits)),
                 hotness: match ragged {
                     true => schema::Hotness::Ragged { max: most },
                     false => schema::Hotness::Fixed(words.one_of(&[1, 1, most])),
@@ -136,7 +136,7 @@ impl Dataset {
             samples += u64::from(len);
         }
         std::fs::write(&path, bytes)?;
-        let bits = schema.categorical.iter().map(|column| column.rows.ilog2().into()).collect();
+        let bits = schema.categorical.iter().map(|column| rows_of(column).ilog2().into()).collect();
         let part = DatasetPart {
             part: Part::Train,
             files: vec![path],
@@ -151,6 +151,11 @@ impl Dataset {
         };
         Ok(Self { _home: home, part, bits })
     }
+}
+
+/// The rows of a column's table. No vocabulary is open here.
+fn rows_of(column: &Categorical) -> u64 {
+    column.rows.expect("the table has rows")
 }
 
 fn samples_of(schema: &Schema, len: usize, words: &mut Words) -> Samples {
@@ -169,8 +174,9 @@ fn samples_of(schema: &Schema, len: usize, words: &mut Words) -> Samples {
     // Values that both types represent exactly.
     samples.dense.extend((0..len * schema.dense.len()).map(|_| words.below(2001) as f32 - 1000.0));
     for (column, bags) in schema.categorical.iter().zip(&mut samples.categorical) {
-        let range = 1 << words.below(u64::from(column.rows.ilog2()) + 1);
-        let first = words.below(column.rows - range + 1);
+        let rows = rows_of(column);
+        let range = 1 << words.below(u64::from(rows.ilog2()) + 1);
+        let first = words.below(rows - range + 1);
         let most = column.hotness.max();
         let most = if words.below(4) == 0 { most.min(1) } else { most };
         for _ in 0..len {
@@ -394,7 +400,7 @@ pub(crate) fn is_the_same_however_it_is_fed(
             .clone()
             .map(|(_, column)| TableSpec {
                 name: column.name.clone(),
-                rows: column.rows,
+                rows: rows_of(column),
                 dim: 16,
                 dtype: Dtype::Fp32,
                 dynamic: None,
@@ -509,7 +515,7 @@ fn values_that_the_schema_does_not_admit_are_named(bench: &Bench, words: &mut Wo
         largest = largest.max(ids);
     }
     let Some(largest) = largest.filter(|&largest| largest > 0) else { return Ok(()) };
-    Arc::make_mut(&mut dataset.part.schema).categorical[0].rows = largest;
+    Arc::make_mut(&mut dataset.part.schema).categorical[0].rows = Some(largest);
     let expected = format!("id {largest} is out of range: its table has {largest} rows");
     is_named(bench, &dataset, &options, &expected)
 }

@@ -107,7 +107,7 @@ fn the_example_of_the_guide_trains_and_raw_rows_have_the_same_buckets() {
     run(["plan", &job, "--set", "device.ranks=4"]).with(SUCCESS);
     train(&place, &job, "run", &["checkpoint.every_steps=40"]).with(SUCCESS);
     let columns = bucket_columns(&place, "run");
-    let names: Vec<_> = columns.iter().map(|column| (column.name.as_str(), column.rows)).collect();
+    let names: Vec<_> = columns.iter().map(|column| (column.name.as_str(), column.rows.unwrap())).collect();
     let [("age_buckets", 64), ("price_buckets", logarithmic), ("age_group", 6)] = names[..] else {
         panic!("{names:?}");
     };

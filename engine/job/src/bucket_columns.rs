@@ -58,7 +58,7 @@ fn categorical(feature: &Feature, dense: &Dense, schema: &Schema) -> Categorical
     };
     Categorical {
         name: feature.name_for(&dense.name),
-        rows,
+        rows: Some(rows),
         hotness: Hotness::Fixed(1),
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Buckets { of: dense.name.clone(), boundaries },

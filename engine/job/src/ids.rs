@@ -59,10 +59,8 @@ impl IdProblem {
 }
 
 fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, IdProblem> {
-    // A bucket is always a row.
-    if column.buckets().is_some() {
-        return Ok(OutOfRange::Fail);
-    }
+    // A bucket is always a row, and no key of an open vocabulary is out of range.
+    let Some(rows) = column.rows.filter(|_| column.buckets().is_none()) else { return Ok(OutOfRange::Fail) };
     let own = job.table_of(&column.name);
     // Any id can have a row. The policy says what becomes of ids once there is none left.
     if own.is_some_and(|(_, table)| table.rows.is_some()) {
@@ -72,7 +70,6 @@ fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, IdProblem> {
         Some((number, policy)) => (policy, format!("table.{number}.ids_out_of_range")),
         None => (job.guard.ids_out_of_range, "guard.ids_out_of_range".to_owned()),
     };
-    let rows = column.rows;
     match policy {
         IdPolicy::Fail => Ok(OutOfRange::Fail),
         IdPolicy::Skip => Ok(OutOfRange::Leave),
@@ -83,9 +80,7 @@ fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, IdProblem> {
                 }
                 (Some((_, row)), _) => Ok(OutOfRange::Row(row)),
                 (None, VocabularyKind::Exact { .. }) => Ok(OutOfRange::Row(vocabulary::OUT_OF_VOCABULARY)),
-                (None, VocabularyKind::Hash | VocabularyKind::Identity | VocabularyKind::Buckets { .. }) => {
-                    Err(IdProblem::NoOovRow { key })
-                }
+                (None, _) => Err(IdProblem::NoOovRow { key }),
             }
         }
     }

@@ -387,10 +387,10 @@ impl SavedModel {
         }
         for (feature, column) in spec.features.iter().zip(&schema.categorical) {
             let table = &spec.tables[feature.table];
-            if table.rows < column.rows {
+            if let Some(rows) = column.rows.filter(|&rows| table.rows < rows) {
                 return Err(format!(
-                    "table {} has {} rows, and column {} needs {}",
-                    table.name, table.rows, column.name, column.rows
+                    "table {} has {} rows, and column {} needs {rows}",
+                    table.name, table.rows, column.name
                 ));
             }
         }

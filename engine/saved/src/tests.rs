@@ -181,7 +181,7 @@ fn columns_that_differ_in_anything_are_refused() {
         ("column I3 has", |columns| {
             columns.schema.dense[2].transform = DenseTransform::plain(DenseFunction::SignedLog1p)
         }),
-        ("column C2 has 7 rows", |columns| columns.schema.categorical[1].rows += 1),
+        ("column C2 has 7 rows", |columns| columns.schema.categorical[1].rows = Some(8)),
         ("column C3 has 11 rows", |columns| columns.schema.categorical[2].shares = Some("C1".into())),
         ("differs from the one that the model was trained with", |columns| {
             let (name, bytes, xxh3) = ("vocabulary/C1.tsv".into(), 1, Checksum(1));

@@ -113,8 +113,8 @@ impl Features<'_> {
 /// Checks that ids are rows of their tables where the policy is that others are errors.
 fn check_ids(schema: &Schema, rules: &IdRules, samples: &Samples) -> Result<(), FeatureError> {
     for (number, (column, bags)) in schema.categorical.iter().zip(&samples.categorical).enumerate() {
-        let (rows, fails) = (column.rows, rules.of(number) == OutOfRange::Fail);
-        if let Some(at) = bags.ids.iter().position(|&id| fails && id >= rows) {
+        let Some(rows) = column.rows.filter(|_| rules.of(number) == OutOfRange::Fail) else { continue };
+        if let Some(at) = bags.ids.iter().position(|&id| id >= rows) {
             let row = row_of(&bags.offsets, at);
             let (column, id) = (column.name.clone(), bags.ids[at]);
             return Err(FeatureError::IdOutOfRange { column, row, id, rows });

@@ -250,7 +250,8 @@ fn lengths_of(column: &Categorical) -> BagLengths {
 
 /// Computes the statistics of a column whose ids follow a power law, exactly.
 pub(super) fn law(column: &Categorical, alpha: f64) -> ColumnStatistics {
-    let rows = column.rows;
+    // Laws are of generated and raw data, whose tables have rows.
+    let rows = column.rows.unwrap_or(1);
     let law = PowerLaw::new(rows, alpha);
     let lookups =
         |from: u64, to: u64| ((law.share_below(to) - law.share_below(from)) * LAW_LOOKUPS).round() as u64;
@@ -331,7 +332,7 @@ mod tests {
             let (mut distinct, mut lookups) = (0.0, 0.0);
             for column in &schema.categorical {
                 let ColumnStatistics { frequencies, lengths } = law(column, 1.1);
-                let profile = FrequencyProfile::new(column.rows, &frequencies);
+                let profile = FrequencyProfile::new(column.rows.unwrap(), &frequencies);
                 assert!((profile.lookups_per_sample() / lengths.mean() - 1.0).abs() < 1e-9);
                 distinct += profile.distinct(65536.0);
                 lookups += 65536.0 * lengths.mean();

@@ -334,7 +334,7 @@ mod tests {
 
     /// Look-ups of each row of a table over all samples, and the mean number of distinct rows of a set per batch.
     fn counted(dataset: &Dataset, columns: &[usize], cold: &dyn Fn(u64) -> bool) -> (Vec<u64>, f64) {
-        let mut counts = vec![0; dataset.schema().categorical[columns[0]].rows as usize];
+        let mut counts = vec![0; dataset.schema().categorical[columns[0]].rows.unwrap() as usize];
         let (mut missed, mut batches) = (0, 0);
         for batch in
             BatchStream::open(dataset.part(Part::Train).unwrap(), &StreamOptions::one_epoch(256)).unwrap()

@@ -230,7 +230,7 @@ impl<'a> Starter<'a> {
 
     fn begin(&self, out: &mut Lines<'_>) {
         let Schema { dense, categorical, .. } = self.schema;
-        let rows: u64 = categorical.iter().map(|column| column.rows).sum();
+        let rows: u64 = categorical.iter().filter_map(|column| column.rows).sum();
         out.line(&format!(
             "# A starter job: {} samples to train on and {} to evaluate with, {} dense columns,\n\
              # {} categorical ones with {rows} rows in all. Lines that are commented out are options;\n\
@@ -476,7 +476,7 @@ mod tests {
         };
         let column = |number: usize| Categorical {
             name: format!("C{number}"),
-            rows: 1000,
+            rows: Some(1000),
             hotness: Hotness::Fixed(1),
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Exact { min_count: 1 },

@@ -161,7 +161,7 @@ mod tests {
         let transform = DenseTransform::plain(DenseFunction::None);
         let categorical = Categorical {
             name: "ad".into(),
-            rows: 10,
+            rows: Some(10),
             hotness: Hotness::Fixed(1),
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Hash,

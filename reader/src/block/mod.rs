@@ -180,8 +180,8 @@ fn put_bags(column: &Categorical, bags: &Bags, out: &mut Vec<u8>, streams: &mut 
     for count in counts() {
         assert!(column.hotness.admits(count), "column {} does not allow a bag of {count} ids", column.name);
     }
-    if let Some(id) = bags.ids.iter().find(|&&id| id >= column.rows) {
-        panic!("column {}: id {id} is out of range: its table has {} rows", column.name, column.rows);
+    if let Some(id) = bags.ids.iter().find(|&&id| !column.admits(id)) {
+        panic!("column {}: id {id} is out of range: its table has {}", column.name, column.table());
     }
     let sizes = put_packed(counts(), 0, out);
     let starts: &[u32] = if sizes.bits == 0 { &[] } else { &bags.offsets[..bags.offsets.len() - 1] };
@@ -544,8 +544,8 @@ impl<'a> Block<'a> {
             highest = highest.max(id);
             bags.ids.push(id);
         });
-        if checks_ids && highest >= column.rows {
-            return Err(format!("id {highest} is out of range: its table has {} rows", column.rows));
+        if let Some(rows) = column.rows.filter(|&rows| checks_ids && highest >= rows) {
+            return Err(format!("id {highest} is out of range: its table has {rows} rows"));
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ fn with_descriptor(bytes: &[u8], number: usize, at: usize, to: &[u8]) -> Vec<u8>
 fn one_column(rows: u64, hotness: Hotness) -> Schema {
     let column = Categorical {
         name: "C1".into(),
-        rows,
+        rows: Some(rows),
         hotness,
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Identity,

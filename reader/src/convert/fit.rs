@@ -47,8 +47,9 @@ pub struct FitReport {
 pub struct FittedTable {
     /// How categories become rows.
     pub vocabulary: VocabularyKind,
-    /// Rows of the table.
-    pub rows: u64,
+    /// Rows of the table; absent if the vocabulary is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
     /// Rows that were added to an exact vocabulary that was continued; otherwise absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_categories: Option<u64>,
@@ -146,12 +147,12 @@ pub(crate) fn write(
 fn report_of(options: &ConvertOptions, plan: &Plan, learnt: &LearntColumns) -> FitReport {
     let LearntColumns { schema, old, statistics, .. } = learnt;
     let columns = schema.categorical.iter().enumerate().map(|(number, column)| {
-        let old = old.as_ref().map(|(_, old)| old.categorical[number].rows);
+        let old = old.as_ref().and_then(|(_, old)| old.categorical[number].rows);
         let is_exact = matches!(column.vocabulary, VocabularyKind::Exact { .. });
         let table = FittedTable {
             vocabulary: column.vocabulary.clone(),
             rows: column.rows,
-            new_categories: old.filter(|_| is_exact).map(|old| column.rows - old),
+            new_categories: old.filter(|_| is_exact).and_then(|old| Some(column.rows? - old)),
         };
         (column.name.clone(), table)
     });

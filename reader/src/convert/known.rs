@@ -259,7 +259,8 @@ impl KnownColumns {
             let has = |column: &Categorical| if column.weighted { "with" } else { "without" }.to_owned();
             return Err(property(&column, "weights of ids", columns.map(has)));
         }
-        let (old_rows, new_rows) = (old.rows, theirs.rows);
+        // Both or none are open.
+        let [old_rows, new_rows] = columns.map(|column| column.rows.unwrap_or(0));
         let has_fixed_rows = old.vocabulary == VocabularyKind::Hash || old.buckets().is_some();
         if has_fixed_rows && old_rows != new_rows {
             return Err(property(&column, "rows", [old_rows, new_rows].map(|rows| rows.to_string())));

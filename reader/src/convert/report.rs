@@ -38,7 +38,8 @@ impl ConversionReport {
         self.like = Some(name);
         for ((_, column), old) in self.columns.iter_mut().zip(&old.categorical) {
             if let Some(exact) = &mut column.exact {
-                exact.new_categories = grown.then(|| column.rows - old.rows);
+                exact.new_categories =
+                    column.rows.zip(old.rows).filter(|_| grown).map(|(rows, old)| rows - old);
             }
         }
     }
@@ -57,8 +58,9 @@ pub(crate) fn as_map<V: Serialize, S: Serializer>(
 pub struct CategoricalReport {
     /// How categories became rows.
     pub vocabulary: VocabularyKind,
-    /// Rows of the table.
-    pub rows: u64,
+    /// Rows of the table; absent if the vocabulary is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
     /// For exact columns only.
     #[serde(flatten)]
     pub exact: Option<ExactReport>,

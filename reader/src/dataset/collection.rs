@@ -173,7 +173,7 @@ pub(crate) fn first_repeated<P: AsRef<Path>>(dirs: &[P]) -> Option<&Path> {
 fn without_sizes(schema: &Schema) -> Schema {
     let mut alike = schema.clone();
     for column in &mut alike.categorical {
-        (column.rows, column.hotness) = (0, Hotness::Fixed(0));
+        (column.rows, column.hotness) = (column.rows.map(|_| 0), Hotness::Fixed(0));
         if let VocabularyKind::Exact { min_count } = &mut column.vocabulary {
             *min_count = 0;
         }

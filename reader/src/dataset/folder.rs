@@ -281,9 +281,15 @@ fn parse_statistics(dir: &Path, bytes: &[u8], schema: &Schema) -> Result<Vec<Tab
         return Err(Error::damaged(&path, None, "it does not have one table per categorical column"));
     }
     for (column, table) in columns.iter().zip(&tables) {
-        if let Some((row, _)) = table.head.iter().find(|&&(row, _)| row >= column.rows) {
-            let what =
-                format!("it counts row {row} of column {}, which has {} rows", column.name, column.rows);
+        if column.is_open() && table.distinct_rows > 0 || !column.is_open() && !table.counts_rows() {
+            let what = format!(
+                "it counts the look-ups of column {} by row or not, unlike its vocabulary",
+                column.name
+            );
+            return Err(Error::damaged(&path, None, what));
+        }
+        if let Some((row, _)) = table.head.iter().find(|&&(row, _)| !column.admits(row)) {
+            let what = format!("it counts row {row} of column {}, which has {}", column.name, column.table());
             return Err(Error::damaged(&path, None, what));
         }
     }

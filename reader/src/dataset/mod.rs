@@ -35,7 +35,7 @@ pub(crate) use collection::{Collection, STATISTICS_FOLDER, first_repeated, open_
 pub(crate) use fit::FitManifest;
 pub use fit::{FIT_NAME, Fit};
 pub(crate) use folder::{Folders, Shard};
-pub use format::{FORMAT, FORMAT_DOWNSAMPLED, FORMAT_SEQUENCES, FORMAT_WEIGHTED};
+pub use format::{FORMAT, FORMAT_DOWNSAMPLED, FORMAT_OPEN, FORMAT_SEQUENCES, FORMAT_WEIGHTED};
 pub use validation::Selection;
 use validation::ValidationCut;
 

@@ -127,7 +127,7 @@ impl Folders {
 
     /// Adds up the popularity of a column over all files.
     fn summed_popularity(&self, files: &[PopularityFile], column: usize) -> Result<Popularity> {
-        let rows = self.manifest.schema.stored_categorical()[column].rows;
+        let rows = self.manifest.schema.stored_categorical()[column].rows.unwrap_or(0);
         if let [file] = files
             && file.rows(column) == Some(rows)
         {

@@ -266,7 +266,7 @@ fn buckets_are_computed_from_unpacked_numbers() {
     let boundaries = vec![100.0, 500.0, 501.0];
     let column = |name: &str, of: &str| Categorical {
         name: name.into(),
-        rows: 9,
+        rows: Some(9),
         hotness: Hotness::Fixed(1),
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Buckets { of: of.into(), boundaries: boundaries.clone() },

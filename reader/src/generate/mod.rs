@@ -137,6 +137,9 @@ impl Generator {
             |_| LogCount { mean: 1.0 + 3.0 * rng.unit_f64(), deviation: 0.8 + 0.7 * rng.unit_f64() };
         let dense: Vec<LogCount> = (0..schema.dense.len()).map(log_count).collect();
         let moments: Vec<_> = dense.iter().map(|dense| (dense.mean, dense.deviation)).collect();
+        // All tables of a shape have rows.
+        let rows = schema.categorical.iter().map(|column| column.rows.unwrap_or(1));
+        let laws = rows.map(|rows| PowerLaw::new(rows, spec.alpha));
         let sequences = schema.columns_of_sequences();
         let interests = spec.shape.queries().into_iter().zip(&sequences).zip(&schema.sequences);
         let interests = interests
@@ -146,7 +149,7 @@ impl Generator {
             .collect();
         Self {
             seed: spec.seed,
-            laws: schema.categorical.iter().map(|column| PowerLaw::new(column.rows, spec.alpha)).collect(),
+            laws: laws.collect(),
             teacher: Teacher::new(spec.seed, &moments, spec.shape.rows.len(), interests),
             sequences,
             dense,

@@ -158,7 +158,7 @@ fn generated(dir: &Path, seed: u64) -> Dataset {
 
 /// Counts the training part row by row.
 fn counts(dataset: &Dataset, column: usize) -> Vec<u64> {
-    let mut counts = vec![0; dataset.schema().categorical[column].rows as usize];
+    let mut counts = vec![0; dataset.schema().categorical[column].rows.unwrap() as usize];
     let options = StreamOptions::one_epoch(1000);
     for batch in BatchStream::open(dataset.part(Part::Train).unwrap(), &options).unwrap() {
         batch.unwrap().samples.categorical[column].ids.iter().for_each(|&id| counts[id as usize] += 1);
@@ -364,7 +364,7 @@ fn runs_longer_than_the_table_are_refused() {
     let path = dataset.dir().join(FILE_NAME);
     let with = |runs: Vec<u64>| {
         let ones = |rows: u64| Popularity::of_counts((0..rows).map(|_| 1)).unwrap();
-        let mut tables: Vec<_> = columns.iter().map(|column| ones(column.rows)).collect();
+        let mut tables: Vec<_> = columns.iter().map(|column| ones(column.rows.unwrap())).collect();
         tables[0].codes = Codes::Runs(runs);
         let mut bytes = Vec::new();
         write(counted, &tables, |piece| {
@@ -375,7 +375,7 @@ fn runs_longer_than_the_table_are_refused() {
         fs::write(&path, bytes).unwrap();
         opened.popularity(0)
     };
-    let rows = columns[0].rows;
+    let rows = columns[0].rows.unwrap();
     assert!(with(vec![rows << 8 | 1]).is_ok());
     for runs in
         [vec![(rows + 1) << 8 | 1], vec![1, rows << 8 | 1], vec![u64::MAX; 300], vec![(rows - 1) << 8 | 1]]

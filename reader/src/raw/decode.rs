@@ -79,8 +79,10 @@ impl RecordDecoder {
             };
             let start = field;
             field += column.hotness.max() as usize;
-            row += column.rows;
-            IdColumn { fields: start..field, first, rows: column.rows }
+            // The tables of a shape have rows.
+            let rows = column.rows.unwrap_or(0);
+            row += rows;
+            IdColumn { fields: start..field, first, rows }
         });
         let transform = DenseTransform::plain(DenseFunction::MlperfLog);
         Ok(Self {

@@ -335,7 +335,7 @@ fn values_of_a_record_are_read_according_to_its_format() {
         ids: RawIds::GlobalOffset,
         ..RawFormat::new(shape(&[3, 9], &[1, 2], 2))
     };
-    assert_eq!(format.schema(DenseDtype::F32).categorical[1].rows, 4);
+    assert_eq!(format.schema(DenseDtype::F32).categorical[1].rows, Some(4));
     let decoder = RecordDecoder::new(&format).unwrap();
     let (one, minus) = (1.0f32.to_bits(), (-2.5f32).to_bits());
     let record = bytes(&[0, one, minus, 0x8000_0000, 2, 3, 6]);

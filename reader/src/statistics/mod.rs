@@ -13,7 +13,7 @@ use rankine_base::system;
 
 use crate::popularity::Popularity;
 use crate::samples::Bags;
-use crate::schema::Schema;
+use crate::schema::{Categorical, Schema};
 
 pub use crate::popularity::TailBucket;
 pub use frequencies::RowFrequencies;
@@ -44,6 +44,11 @@ pub struct TableStatistics {
 }
 
 impl TableStatistics {
+    /// Returns whether look-ups are known by row. They are not if the vocabulary is open, and ids are keys.
+    pub fn counts_rows(&self) -> bool {
+        self.lookups == 0 || self.distinct_rows > 0
+    }
+
     /// Returns the sums over head and tail of rows and look-ups, which must equal [`TableStatistics::distinct_rows`]
     /// and [`TableStatistics::lookups`], or `None` if they overflow.
     fn sums(&self) -> Option<(u64, u64)> {
@@ -69,7 +74,7 @@ impl TableStatistics {
 
 /// Counts look-ups of every row of a table from any number of threads; the sums do not depend on the order. Takes
 /// eight bytes per row.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TableCounter {
     bags: AtomicU64,
     counts: Vec<AtomicU64>,
@@ -77,6 +82,8 @@ pub(crate) struct TableCounter {
     known: bool,
     /// The look-ups of these bags, if the known counts are sums with earlier ones.
     own: Option<Vec<AtomicU64>>,
+    /// The look-ups of a column whose vocabulary is open: its keys are not counted one by one.
+    of_keys: Option<AtomicU64>,
 }
 
 /// Memory for a row: its counter, and its code once all look-ups are counted.
@@ -93,7 +100,7 @@ fn memory_bytes() -> u64 {
 /// # Errors
 /// [`Error::TooLarge`] if this machine does not have enough memory for them.
 pub(crate) fn counters(schema: &Schema) -> Result<Vec<TableCounter>> {
-    let rows = schema.categorical.iter().map(|column| u128::from(column.rows));
+    let rows = schema.categorical.iter().filter_map(|column| column.rows).map(u128::from);
     let bytes = rows.sum::<u128>() * u128::from(COUNTER_ROW_BYTES);
     let memory = memory_bytes();
     let refuse = || {
@@ -108,7 +115,11 @@ pub(crate) fn counters(schema: &Schema) -> Result<Vec<TableCounter>> {
     if bytes > u128::from(memory) {
         return Err(refuse());
     }
-    schema.categorical.iter().map(|column| TableCounter::new(column.rows).ok_or_else(refuse)).collect()
+    let counter = |column: &Categorical| match column.rows {
+        Some(rows) => TableCounter::new(rows).ok_or_else(refuse),
+        None => Ok(TableCounter::of_keys()),
+    };
+    schema.categorical.iter().map(counter).collect()
 }
 
 impl TableCounter {
@@ -116,13 +127,18 @@ impl TableCounter {
     fn new(rows: u64) -> Option<Self> {
         // A zeroed allocation consists of untouched pages: rows that never occur cost no memory.
         let counts = bytemuck::allocation::try_zeroed_vec(usize::try_from(rows).ok()?).ok()?;
-        Some(Self { bags: AtomicU64::new(0), counts, known: false, own: None })
+        Some(Self { counts, ..Self::default() })
+    }
+
+    /// Returns a counter of bags and ids alone, for a column whose vocabulary is open.
+    fn of_keys() -> Self {
+        Self { of_keys: Some(AtomicU64::new(0)), ..Self::default() }
     }
 
     /// Returns a counter with look-ups that were counted before, row by row, when the vocabulary was learnt.
     pub(crate) fn known(counts: &[u64]) -> Self {
         let counts = counts.iter().map(|&count| AtomicU64::new(count)).collect();
-        Self { bags: AtomicU64::new(0), counts, known: true, own: None }
+        Self { counts, known: true, ..Self::default() }
     }
 
     /// Counts the look-ups of its bags beside the known counts, which are sums with earlier ones.
@@ -142,6 +158,10 @@ impl TableCounter {
 
     pub(crate) fn add(&self, bags: &Bags) {
         self.bags.fetch_add(bags.offsets.len() as u64 - 1, Ordering::Relaxed);
+        if let Some(lookups) = &self.of_keys {
+            lookups.fetch_add(bags.ids.len() as u64, Ordering::Relaxed);
+            return;
+        }
         let counts = match &self.own {
             Some(own) => own,
             None if self.known => return,
@@ -170,7 +190,10 @@ impl TableCounter {
     pub(crate) fn added_to(&self, earlier: Option<&TableStatistics>) -> TableStatistics {
         let Some(earlier) = earlier else { return self.statistics() };
         self.bags.fetch_add(earlier.bags, Ordering::Relaxed);
-        if self.known {
+        if let Some(lookups) = &self.of_keys {
+            lookups.fetch_add(earlier.lookups, Ordering::Relaxed);
+        }
+        if self.known || self.of_keys.is_some() {
             return self.statistics();
         }
         let mut tail = earlier.tail;
@@ -205,7 +228,8 @@ impl TableCounter {
 
     /// Returns the statistics of the counts and of rows without numbers, of which there are `tail`.
     fn statistics_with(&self, mut tail: [TailBucket; TAIL_BUCKETS]) -> TableStatistics {
-        let mut lookups = tail.iter().map(|bucket| bucket.lookups).sum();
+        let of_keys = self.of_keys.as_ref().map_or(0, |lookups| lookups.load(Ordering::Relaxed));
+        let mut lookups = of_keys + tail.iter().map(|bucket| bucket.lookups).sum::<u64>();
         let mut distinct_rows = tail.iter().map(|bucket| bucket.rows).sum();
         let mut to_tail = |count: u64| {
             let bucket = &mut tail[count.ilog2() as usize];
@@ -250,6 +274,8 @@ pub(crate) struct TableSum {
     /// The counts of the rows that a head has listed.
     counts: BTreeMap<u64, u64>,
     tail: Tail,
+    /// Look-ups of keys, which are not counted one by one.
+    of_keys: u64,
 }
 
 /// Rows without numbers, by the bit length of their count.
@@ -320,6 +346,9 @@ impl TableSum {
     /// Adds the statistics of a dataset.
     pub(crate) fn add(&mut self, table: TableStatistics) {
         self.bags += table.bags;
+        if !table.counts_rows() {
+            self.of_keys += table.lookups;
+        }
         let mut tail = Tail(table.tail);
         if !tail.is_empty() {
             // Rows that only earlier heads list are taken for the first ones of this tail.
@@ -349,8 +378,8 @@ impl TableSum {
         for (_, count) in head.drain(head.len().min(HEAD_ROWS_MAX)..) {
             tail.put(1, count);
         }
-        let lookups =
-            head.iter().map(|&(_, count)| count).chain(tail.0.iter().map(|bucket| bucket.lookups)).sum();
+        let by_row = head.iter().map(|&(_, count)| count).chain(tail.0.iter().map(|bucket| bucket.lookups));
+        let lookups = by_row.sum::<u64>() + self.of_keys;
         let distinct_rows = head.len() as u64 + tail.0.iter().map(|bucket| bucket.rows).sum::<u64>();
         TableStatistics { bags: self.bags, lookups, distinct_rows, head, tail: tail.0 }
     }
@@ -404,7 +433,8 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Vec<TableStatistics>, String> {
             *bucket = TailBucket { rows: take()?, lookups: take()? };
         }
         let table = TableStatistics { bags, lookups, distinct_rows, head, tail };
-        if table.sums() != Some((distinct_rows, lookups)) {
+        let summed = if table.counts_rows() { lookups } else { 0 };
+        if table.sums() != Some((distinct_rows, summed)) {
             return Err(format!("the counts of table {} do not add up", tables.len()));
         }
         tables.push(table);
@@ -637,7 +667,7 @@ mod tests {
     fn tables_too_large_to_count_in_memory_are_refused() {
         let column = |rows| Categorical {
             name: "C1".into(),
-            rows,
+            rows: Some(rows),
             hotness: Hotness::Fixed(1),
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Hash,

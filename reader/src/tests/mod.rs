@@ -47,7 +47,8 @@ pub(crate) fn working_rungs(dir: &Path) -> Vec<Rung> {
 
 /// Generates schemas of up to two labels, three dense and three categorical columns.
 pub(crate) fn any_schema() -> impl Strategy<Value = Schema> {
-    let column = (1..1u64 << 40, 0..4u32, any::<bool>(), any::<bool>(), any::<bool>());
+    let rows = prop::option::weighted(0.75, 1..1u64 << 40);
+    let column = (rows, 0..4u32, any::<bool>(), any::<bool>(), any::<bool>());
     let columns = prop::collection::vec(column, 0..4);
     (1..3usize, any::<bool>(), 0..4usize, any::<bool>(), columns).prop_map(
         |(labels, weight, dense, half, columns)| Schema {
@@ -69,7 +70,7 @@ pub(crate) fn any_schema() -> impl Strategy<Value = Schema> {
                     rows,
                     hotness: if ragged { Hotness::Ragged { max: hot } } else { Hotness::Fixed(hot.max(1)) },
                     pooling: if mean { Pooling::Mean } else { Pooling::Sum },
-                    vocabulary: VocabularyKind::Identity,
+                    vocabulary: rows.map_or(VocabularyKind::Open, |_| VocabularyKind::Identity),
                     weighted: ragged && weighted,
                     shares: None,
                 })
@@ -114,7 +115,13 @@ pub(crate) fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
                 Hotness::Fixed(size) => u64::from(size),
                 Hotness::Ragged { max } => next() % (u64::from(max) + 1),
             };
-            bags.push((0..size).map(|_| next() % column.rows).collect::<Vec<_>>());
+            let ids = (0..size).map(|_| match (column.rows, next()) {
+                (Some(rows), number) => number % rows,
+                // Keys of all widths, and the lowest and the highest ones.
+                (None, number) if number % 4 == 0 => 0_u64.wrapping_sub(number % 3),
+                (None, number) => (next() << 40 ^ next()) >> (number % 64),
+            });
+            bags.push(ids.collect::<Vec<_>>());
             if column.weighted {
                 bags.weights.extend((0..size).map(|_| (1 + next() % 100) as f32 / 8.0));
             }
@@ -141,7 +148,7 @@ impl TestDataset {
 pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
     let column = |name: &str, rows, hotness| Categorical {
         name: name.into(),
-        rows,
+        rows: Some(rows),
         hotness,
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Identity,

@@ -41,7 +41,13 @@ pub fn file_name(column: &str) -> String {
 /// # Panics
 /// If `rows` is 0.
 pub fn hash_row(category: &[u8], rows: u64) -> u64 {
-    xxh3_64(category) % rows
+    hash_key(category) % rows
+}
+
+/// Returns the key of a category in an open vocabulary: `xxh3_64(category)`, with seed 0. Each 64-bit number can be a
+/// key, and two categories may have the same one.
+pub fn hash_key(category: &[u8]) -> u64 {
+    xxh3_64(category)
 }
 
 /// The categories of one column that have their own rows: 1, 2, ... by decreasing count, equal counts by their bytes.

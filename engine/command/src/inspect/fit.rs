@@ -9,7 +9,7 @@ use rankine_reader::schema::{Hotness, VocabularyKind};
 use rankine_reader::{Fit, Schema, vocabulary};
 use serde::Serialize;
 
-use super::{FREQUENT_ROWS, FrequentRow, columns_of};
+use super::{FREQUENT_ROWS, FrequentRow, columns_of, shown};
 use crate::table::TextTable;
 use crate::{CommandError, output};
 
@@ -25,7 +25,9 @@ struct FitInspection<'a> {
 #[derive(Serialize)]
 struct FittedTable {
     name: String,
-    rows: u64,
+    /// Absent if the vocabulary is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows: Option<u64>,
     hotness: Hotness,
     vocabulary: VocabularyKind,
     /// Look-ups of the training part that the vocabulary counts, by all columns that share it.
@@ -99,7 +101,7 @@ impl Display for FitInspection<'_> {
                 let frequent: Vec<_> = table.most_frequent.iter().map(ToString::to_string).collect();
                 lines.row([
                     &table.name,
-                    &table.rows,
+                    &shown(table.rows, "open"),
                     &table.hotness,
                     &table.vocabulary,
                     &frequent.join(", "),

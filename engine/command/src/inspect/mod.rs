@@ -205,7 +205,9 @@ struct PartReport {
 #[derive(Serialize)]
 struct TableReport {
     name: String,
-    rows: u64,
+    /// Absent if the vocabulary is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows: Option<u64>,
     hotness: Hotness,
     /// Whether ids have weights.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -213,16 +215,21 @@ struct TableReport {
     vocabulary: VocabularyKind,
     /// Look-ups of the training part.
     lookups: u64,
-    /// Rows that the training part looks up at least once.
-    distinct_rows: u64,
+    /// Rows that the training part looks up at least once. This and all below but `hotness_mean` are absent if the
+    /// vocabulary is open, since keys are not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    distinct_rows: Option<u64>,
     /// Mean number of ids per sample.
     hotness_mean: f64,
     /// Share of look-ups of the most frequent 1% of the table's rows (at least one row).
-    top_1_percent_share: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_1_percent_share: Option<f64>,
     /// How many of the most frequent rows have together these shares of the look-ups.
-    rows_serving: [RowsServing; SHARES_SERVED.len()],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows_serving: Option<[RowsServing; SHARES_SERVED.len()]>,
     /// Whether the look-ups of every row are known, and not only of the most frequent ones.
-    all_rows_counted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    all_rows_counted: Option<bool>,
     most_frequent: Vec<FrequentRow>,
 }
 
@@ -326,9 +333,7 @@ fn tables(
                     let owner = column.shares.as_ref().unwrap_or(&column.name);
                     dataset.checked_file(&vocabulary::file_name(owner))?
                 }
-                VocabularyKind::Hash | VocabularyKind::Identity | VocabularyKind::Buckets { .. } => {
-                    Vec::new()
-                }
+                _ => Vec::new(),
             };
             let listed = String::from_utf8_lossy(&listed);
             let frequent = statistics.head.iter().take(FREQUENT_ROWS).map(|&(row, lookups)| FrequentRow {
@@ -347,17 +352,24 @@ fn tables(
                 weighted: column.weighted,
                 vocabulary: column.vocabulary.clone(),
                 lookups: statistics.lookups,
-                distinct_rows: statistics.distinct_rows,
+                distinct_rows: column.rows.map(|_| statistics.distinct_rows),
                 hotness_mean: statistics.lookups as f64 / statistics.bags.max(1) as f64,
-                top_1_percent_share: frequencies.coverage(column.rows.div_ceil(100)),
-                rows_serving: SHARES_SERVED
-                    .map(|share| RowsServing { share, rows: frequencies.rows_serving(share) }),
-                all_rows_counted: classes.is_some()
-                    || statistics.head.len() as u64 == statistics.distinct_rows,
+                top_1_percent_share: column.rows.map(|rows| frequencies.coverage(rows.div_ceil(100))),
+                rows_serving: column.rows.map(|_| {
+                    SHARES_SERVED.map(|share| RowsServing { share, rows: frequencies.rows_serving(share) })
+                }),
+                all_rows_counted: column
+                    .rows
+                    .map(|_| classes.is_some() || statistics.head.len() as u64 == statistics.distinct_rows),
                 most_frequent: frequent.collect(),
             })
         })
         .collect()
+}
+
+/// Returns the text of a value, or `absent` without one.
+fn shown<T: ToString>(value: Option<T>, absent: &str) -> String {
+    value.map_or_else(|| absent.to_owned(), |value| value.to_string())
 }
 
 /// Counts the columns of each kind, and names sequences and those whose ids have weights.
@@ -466,22 +478,22 @@ impl Inspection<'_> {
         ];
         let mut lines = TextTable::new(headings, &[0, 8]);
         for table in &self.tables {
-            let [half, most, nearly_all] = table.rows_serving.each_ref().map(|serving| serving.rows);
+            let serving = |number: usize| shown(table.rows_serving.as_ref().map(|of| of[number].rows), "-");
             let frequent = table.most_frequent.iter().map(ToString::to_string);
             lines.row([
                 &table.name,
-                &table.rows,
-                &table.distinct_rows,
+                &shown(table.rows, "open"),
+                &shown(table.distinct_rows, "-"),
                 &format_args!("{:.2}", table.hotness_mean),
-                &format_args!("{:.1}%", table.top_1_percent_share * 100.0),
-                &half,
-                &most,
-                &nearly_all,
+                &shown(table.top_1_percent_share.map(|share| format!("{:.1}%", share * 100.0)), "-"),
+                &serving(0),
+                &serving(1),
+                &serving(2),
                 &frequent.collect::<Vec<_>>().join(", "),
             ]);
         }
         write!(f, "{lines}")?;
-        if self.raw.is_none() && self.tables.iter().any(|table| !table.all_rows_counted) {
+        if self.raw.is_none() && self.tables.iter().any(|table| table.all_rows_counted == Some(false)) {
             let path = self.path.display();
             writeln!(
                 f,

@@ -36,7 +36,7 @@ fn schema() -> Schema {
     };
     let column = |name: &str, rows, hotness| Categorical {
         name: name.into(),
-        rows,
+        rows: Some(rows),
         hotness,
         pooling: schema::Pooling::Sum,
         vocabulary: VocabularyKind::Identity,

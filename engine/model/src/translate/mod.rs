@@ -129,6 +129,9 @@ impl Tables {
             check_table(number, table, schema, conflicts);
             check_skipping(number, (job, table), schema, conflicts);
         }
+        let is_dynamic = |name: &str| job.table_of(name).is_some_and(|(_, table)| table.rows.is_some());
+        let open = schema.categorical.iter().filter(|column| column.is_open() && !is_dynamic(&column.name));
+        conflicts.extend(open.map(without_rows));
         let mut tables = Self { specs: Vec::new(), rules: Vec::new(), of_columns: Vec::new() };
         // The tables of `[[table]]`s that a column has used already.
         let mut numbers = vec![None; job.tables.len()];
@@ -158,7 +161,7 @@ impl Tables {
         let name = own.map_or_else(|| column.name.clone(), job::Table::name);
         let dtype = own.and_then(|table| table.dtype).unwrap_or(job.embedding.dtype).of_tables();
         let dynamic = own.and_then(|table| job.dynamic_rows(table));
-        let rows = dynamic.map_or(column.rows, |rows| rows.table_rows());
+        let rows = dynamic.map_or(column.rows.unwrap_or(0), |rows| rows.table_rows());
         self.specs.push(TableSpec { name, rows, dim: dim.get() as usize, dtype, dynamic });
         let rule = own.and_then(|table| table.optimizer.as_ref()).unwrap_or(&job.optimizer.sparse);
         let mut rule = rule.rule();
@@ -200,11 +203,14 @@ fn check_table(number: usize, table: &job::Table, schema: &Schema, conflicts: &m
             first = Some(column);
             continue;
         };
-        if first.rows != column.rows && table.rows.is_none() {
+        if let (Some(rows), Some(other_rows)) = (first.rows, column.rows)
+            && rows != other_rows
+            && table.rows.is_none()
+        {
             conflict(format!(
-                "the columns {} and {name} cannot share a table: they have {} and {} rows. Convert them with one \
+                "the columns {} and {name} cannot share a table: they have {rows} and {other_rows} rows. Convert them with one \
                  vocabulary (kind \"shared\"), or hash both to the same number of rows",
-                first.name, first.rows, column.rows
+                first.name
             ));
         } else if !share_meaning(first, column) {
             conflict(format!(
@@ -238,10 +244,22 @@ fn check_skipping(
     }
 }
 
+/// The conflict of a column whose ids are keys and whose table does not give rows to keys.
+fn without_rows(column: &Categorical) -> Conflict {
+    let name = &column.name;
+    let message = format!(
+        "column {name} has an open vocabulary: its ids are keys, and only a dynamic table gives rows to keys. Add a \
+         [[table]] with columns = [\"{name}\"] and rows = {{ dynamic = true, capacity = \"1M\" }}, with a capacity \
+         for the keys that it is to hold at a time"
+    );
+    Conflict::new("table", message)
+}
+
 /// Whether a row number means the same category in two columns with equally many rows.
 fn share_meaning(a: &Categorical, b: &Categorical) -> bool {
     match (&a.vocabulary, &b.vocabulary) {
         (VocabularyKind::Hash, VocabularyKind::Hash)
+        | (VocabularyKind::Open, VocabularyKind::Open)
         | (VocabularyKind::Identity, VocabularyKind::Identity) => true,
         (VocabularyKind::Exact { .. }, VocabularyKind::Exact { .. }) => owner(a) == owner(b),
         (VocabularyKind::Buckets { boundaries: a, .. }, VocabularyKind::Buckets { boundaries: b, .. }) => {
@@ -290,7 +308,7 @@ mod tests {
         let mut categorical: Vec<_> = [("ad", 10), ("user", 20), ("shown", 10), ("city", 10)]
             .map(|(name, rows)| Categorical {
                 name: name.into(),
-                rows,
+                rows: Some(rows),
                 hotness: Hotness::Fixed(1),
                 pooling: schema::Pooling::Sum,
                 vocabulary: VocabularyKind::Hash,

@@ -300,7 +300,7 @@ impl StateDict {
                 false => tables.find(|name| self.tensors.contains_key(name)).unwrap_or(first),
             };
             let needed = format!("the table of column {}", column.name);
-            return (own, needed, format!("column {} has {} rows", column.name, column.rows));
+            return (own, needed, format!("column {} has {}", column.name, column.table()));
         }
         let bottom = part.strip_prefix("bottom.").map(|number| Part::Bottom(layer(number)));
         let top = part.strip_prefix("top.").map(|number| match layer(number) {

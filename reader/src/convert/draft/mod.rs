@@ -237,7 +237,7 @@ fn sample(files: Vec<Source>, format: RowFormat, columns: Vec<RawColumnType>, ro
 fn list(name: &str) -> Categorical {
     Categorical {
         name: name.into(),
-        rows: 0,
+        rows: Some(0),
         hotness: Hotness::Ragged { max: BAG_MAX },
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Exact { min_count: 1 },

@@ -53,9 +53,9 @@ impl CriteoParser {
         }
         let rules = schema.categorical.iter().map(|column| match column.vocabulary {
             VocabularyKind::Identity | VocabularyKind::Buckets { .. } => {
-                CategoryRule::Row { rows: column.rows }
+                CategoryRule::Row { rows: column.rows.unwrap_or(0) }
             }
-            VocabularyKind::Exact { .. } | VocabularyKind::Hash => CategoryRule::Hex,
+            VocabularyKind::Exact { .. } | VocabularyKind::Hash | VocabularyKind::Open => CategoryRule::Hex,
         });
         Ok(Self {
             names: schema.names().skip(usize::from(!labelled)).map(str::to_owned).collect(),
@@ -352,7 +352,7 @@ mod tests {
     fn every_fault_has_its_name_and_column() {
         let mut schema = schema();
         schema.categorical[25].vocabulary = VocabularyKind::Identity;
-        schema.categorical[25].rows = 64;
+        schema.categorical[25].rows = Some(64);
         let parser = CriteoParser::new(&schema, true, 4000).unwrap();
         let good = with_field(GOOD_LINE, 39, "63");
         let parser_hex = CriteoParser::new(&crate::convert::tests::schema(), true, LINE_BYTES_MAX).unwrap();

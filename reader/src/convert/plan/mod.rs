@@ -113,7 +113,7 @@ impl Plan {
         for (number, column) in schema.categorical.iter_mut().enumerate() {
             let owner = self.draft.vocabulary_owner(number)?;
             if let Some(vocabulary) = statistics.vocabularies.get(owner).and_then(Option::as_ref) {
-                column.rows = vocabulary.rows();
+                column.rows = Some(vocabulary.rows());
             }
             if let Hotness::Ragged { max } = &mut column.hotness {
                 *max = match self.draft.sequence_of(&column.name) {

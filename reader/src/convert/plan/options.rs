@@ -214,9 +214,9 @@ impl CriteoColumns {
         };
         let categorical = |column: usize| {
             let (rows, vocabulary) = match self.vocabulary_of(column) {
-                VocabularyChoice::Exact => (0, VocabularyKind::Exact { min_count: self.min_count }),
-                VocabularyChoice::Hash { rows } => (rows, VocabularyKind::Hash),
-                VocabularyChoice::Identity { rows } => (rows, VocabularyKind::Identity),
+                VocabularyChoice::Exact => (Some(0), VocabularyKind::Exact { min_count: self.min_count }),
+                VocabularyChoice::Hash { rows } => (Some(rows), VocabularyKind::Hash),
+                VocabularyChoice::Identity { rows } => (Some(rows), VocabularyKind::Identity),
             };
             Categorical {
                 name: categorical_name(column),

@@ -197,6 +197,8 @@ enum VocabularyEntry {
         #[cfg_attr(test, schemars(range(min = 1, max = TABLE_ROWS_MAX)))]
         rows: u64,
     },
+    /// The id is a hash of the category with 64 bits, the key of a row of a dynamic table.
+    Open {},
     /// The category is the row number.
     Identity {
         /// Rows of the table.
@@ -212,8 +214,8 @@ enum VocabularyEntry {
 
 /// How the categories of a column become rows.
 struct Vocabulary {
-    /// The number of rows, or 0 if they are learnt.
-    rows: u64,
+    /// The number of rows, or 0 if they are learnt; `None` if the vocabulary is open.
+    rows: Option<u64>,
     kind: VocabularyKind,
     /// The column whose vocabulary is shared.
     shares: Option<String>,
@@ -408,12 +410,15 @@ impl SchemaFile {
         let conflict =
             |key: &str, message| Err(Conflict::new(format!("{section}.vocabulary.{key}"), message));
         let fixed = |kind, rows: u64| match rows {
-            1..=TABLE_ROWS_MAX => Ok(Vocabulary { rows, kind, shares: None }),
+            1..=TABLE_ROWS_MAX => Ok(Vocabulary { rows: Some(rows), kind, shares: None }),
             _ => conflict("rows", format!("rows must be a number from 1 to {TABLE_ROWS_MAX}")),
         };
         match entry {
             VocabularyEntry::Hash { rows } => fixed(VocabularyKind::Hash, rows),
             VocabularyEntry::Identity { rows } => fixed(VocabularyKind::Identity, rows),
+            VocabularyEntry::Open {} => {
+                Ok(Vocabulary { rows: None, kind: VocabularyKind::Open, shares: None })
+            }
             VocabularyEntry::Shared { with } => {
                 let earlier = self.numbers.get(&with).map(|&number| &self.draft.categorical[number]);
                 let Some(other) = earlier else {
@@ -442,7 +447,7 @@ impl SchemaFile {
                     self.min_count_open.push(self.draft.categorical.len());
                 }
                 let kind = VocabularyKind::Exact { min_count: min_count.unwrap_or(1) };
-                Ok(Vocabulary { rows: 0, kind, shares: None })
+                Ok(Vocabulary { rows: Some(0), kind, shares: None })
             }
         }
     }

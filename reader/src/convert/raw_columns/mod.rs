@@ -146,7 +146,10 @@ impl RawColumns<'_> {
                 column,
                 source,
                 // Rules for ids out of range apply to records.
-                rows: if let RowFormat::HugectrRaw(_) = self.format { u64::MAX } else { column.rows },
+                rows: match (self.format, column.rows) {
+                    (RowFormat::HugectrRaw(_), _) | (_, None) => u64::MAX,
+                    (_, Some(rows)) => rows,
+                },
                 hexadecimal: self.is_criteo(),
                 trim: matches!(self.format, RowFormat::Csv(csv) if csv.trim),
                 is_sequence: schema.sequence_of(&column.name).is_some(),
@@ -510,9 +513,9 @@ impl CategoriesOf<'_> {
     fn not_a_category(&self, raw: &RawColumn<'_>, row: usize, value: String) -> RawColumnError {
         let expected = match self.column.vocabulary {
             VocabularyKind::Identity | VocabularyKind::Buckets { .. } => {
-                format!("the number of one of its table's {} rows", self.column.rows)
+                format!("the number of one of its table's {} rows", self.rows)
             }
-            VocabularyKind::Exact { .. } | VocabularyKind::Hash => {
+            VocabularyKind::Exact { .. } | VocabularyKind::Hash | VocabularyKind::Open => {
                 format!("a category of at most {} hexadecimal digits", criteo::HEX_DIGITS_MAX)
             }
         };

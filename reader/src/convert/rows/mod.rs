@@ -93,7 +93,9 @@ impl RawRows {
     pub fn new(schema: &Schema) -> Self {
         let column = |column: &crate::schema::Categorical| RawCategories {
             values: match column.vocabulary {
-                VocabularyKind::Exact { .. } | VocabularyKind::Hash => RawValues::Keys(RawKeys::default()),
+                VocabularyKind::Exact { .. } | VocabularyKind::Hash | VocabularyKind::Open => {
+                    RawValues::Keys(RawKeys::default())
+                }
                 VocabularyKind::Identity | VocabularyKind::Buckets { .. } => RawValues::Rows(Vec::new()),
             },
             bags: match column.hotness {

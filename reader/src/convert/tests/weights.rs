@@ -203,7 +203,7 @@ fn columns_of_a_program_have_weights() {
     // Without vocabularies to learn.
     for column in &mut draft.categorical {
         if column.name != "rows" {
-            (column.rows, column.vocabulary) = (50, crate::schema::VocabularyKind::Hash);
+            (column.rows, column.vocabulary) = (Some(50), crate::schema::VocabularyKind::Hash);
         }
     }
     let encoder = Encoder::new(&draft, vec![None; 3]).unwrap();

@@ -11,7 +11,7 @@ use crate::dataset::{Dataset, Fit};
 use crate::precomputed::PrecomputedFunction;
 use crate::samples::{Bags, Samples};
 use crate::schema::{DenseTransform, Schema, VocabularyKind};
-use crate::vocabulary::{self, Lookup, Vocabulary, hash_row};
+use crate::vocabulary::{self, Lookup, Vocabulary, hash_key, hash_row};
 
 /// Turns raw rows into samples of a schema: transforms numbers and looks up categories.
 #[derive(Debug)]
@@ -44,6 +44,7 @@ enum CategoryColumn {
     Hash {
         rows: u64,
     },
+    Open,
     Identity,
 }
 
@@ -65,19 +66,21 @@ impl Encoder {
         let columns = schema.stored_categorical().iter().zip(vocabularies).enumerate();
         let categories = columns.map(|(number, (column, vocabulary))| {
             let owner = schema.vocabulary_owner(number)?;
-            match (&column.vocabulary, vocabulary) {
-                (VocabularyKind::Exact { .. }, None) if owner != number => Ok(CategoryColumn::Shared(owner)),
-                (VocabularyKind::Exact { .. }, Some(vocabulary)) if vocabulary.rows() == column.rows => {
+            match (&column.vocabulary, column.rows, vocabulary) {
+                (VocabularyKind::Exact { .. }, _, None) if owner != number => {
+                    Ok(CategoryColumn::Shared(owner))
+                }
+                (VocabularyKind::Exact { .. }, Some(rows), Some(vocabulary)) if vocabulary.rows() == rows => {
                     Ok(CategoryColumn::Exact(vocabulary))
                 }
-                (VocabularyKind::Hash, None) => Ok(CategoryColumn::Hash { rows: column.rows }),
-                (VocabularyKind::Identity, None) => Ok(CategoryColumn::Identity),
-                (_, vocabulary) => Err(Error::column(
+                (VocabularyKind::Hash, Some(rows), None) => Ok(CategoryColumn::Hash { rows }),
+                (VocabularyKind::Open, None, None) => Ok(CategoryColumn::Open),
+                (VocabularyKind::Identity, Some(_), None) => Ok(CategoryColumn::Identity),
+                (_, _, vocabulary) => Err(Error::column(
                     &column.name,
                     format!(
-                        "has {} rows ({}), but its vocabulary has {} rows",
-                        column.rows,
-                        column.vocabulary,
+                        "has {}, but its vocabulary has {} rows",
+                        column.table(),
                         vocabulary.map_or(0, |vocabulary| vocabulary.rows())
                     ),
                 )),
@@ -148,7 +151,7 @@ impl Encoder {
                 CategoryColumn::Exact(vocabulary) => Some(vocabulary),
                 _ => unreachable!("an owner does not share a vocabulary, as `Encoder::new` has checked"),
             },
-            CategoryColumn::Hash { .. } | CategoryColumn::Identity => None,
+            CategoryColumn::Hash { .. } | CategoryColumn::Open | CategoryColumn::Identity => None,
         }
     }
 
@@ -156,7 +159,10 @@ impl Encoder {
     pub(crate) fn into_vocabularies(self) -> Vec<Option<Lookup>> {
         let own = |column| match column {
             CategoryColumn::Exact(vocabulary) => Some(vocabulary),
-            CategoryColumn::Shared(_) | CategoryColumn::Hash { .. } | CategoryColumn::Identity => None,
+            CategoryColumn::Shared(_)
+            | CategoryColumn::Hash { .. }
+            | CategoryColumn::Open
+            | CategoryColumn::Identity => None,
         };
         self.categories.into_iter().map(own).collect()
     }
@@ -220,10 +226,10 @@ impl Encoder {
                     put_long(keys, &mut bags.ids[before..], |category| vocabulary.row(category));
                 }
                 (_, &CategoryColumn::Hash { rows }, RawValues::Keys(keys)) => {
-                    let row = |category: &[u8]| hash_row(category, rows);
-                    bags.ids.extend(keys.compact.iter().map(|key| key.to_short().with_bytes(row)));
-                    keys.other().for_each(|(number, key)| bags.ids[before + number] = key.with_bytes(row));
-                    put_long(keys, &mut bags.ids[before..], row);
+                    put_hashes(keys, &mut bags.ids, |category| hash_row(category, rows));
+                }
+                (_, CategoryColumn::Open, RawValues::Keys(keys)) => {
+                    put_hashes(keys, &mut bags.ids, hash_key);
                 }
                 (_, _, RawValues::Rows(ids)) => bags.ids.extend_from_slice(ids),
                 (None, _, RawValues::Keys(_)) => {
@@ -243,6 +249,14 @@ impl Encoder {
         }
         self.schema.trim_sequences(out, first);
     }
+}
+
+/// Appends the hash of each category.
+fn put_hashes(keys: &RawKeys, ids: &mut Vec<u64>, hash: impl Fn(&[u8]) -> u64 + Copy) {
+    let before = ids.len();
+    ids.extend(keys.compact.iter().map(|key| key.to_short().with_bytes(hash)));
+    keys.other().for_each(|(number, key)| ids[before + number] = key.with_bytes(hash));
+    put_long(keys, &mut ids[before..], hash);
 }
 
 fn put_long(keys: &RawKeys, ids: &mut [u64], row: impl Fn(&[u8]) -> u64) {
@@ -274,13 +288,13 @@ mod tests {
         schema.dense[0].transform.mean = 1.5;
         schema.dense[0].transform.deviation = 2.0;
         schema.categorical[0].vocabulary = VocabularyKind::Hash;
-        schema.categorical[0].rows = 1000;
+        schema.categorical[0].rows = Some(1000);
         schema.categorical[1].vocabulary = VocabularyKind::Identity;
-        schema.categorical[1].rows = 77;
+        schema.categorical[1].rows = Some(77);
         let vocabulary = Vocabulary::from_counts([("0123456789abcdef", 3), ("", 2)], 1);
         let mut vocabularies = vec![None; 26];
         vocabularies[2..].fill(Some(vocabulary.into()));
-        schema.categorical[2..].iter_mut().for_each(|column| column.rows = 3);
+        schema.categorical[2..].iter_mut().for_each(|column| column.rows = Some(3));
         let encoder = Encoder::new(&schema, vocabularies).unwrap();
         let parser = CriteoParser::new(&schema, true, LINE_BYTES_MAX).unwrap();
 

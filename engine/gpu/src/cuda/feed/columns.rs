@@ -27,7 +27,8 @@ fn columns(schema: &Schema) -> impl Iterator<Item = (usize, Hotness, IdColumn)> 
         // Sizes, starts, ids, and perhaps weights.
         next += 3 + usize::from(column.weighted);
         let id_column = IdColumn {
-            rows: column.rows,
+            // A column with an open vocabulary has none.
+            rows: column.rows.unwrap_or(0),
             stream: stream as u32,
             hotness: column.hotness.max(),
             ids: 0,

@@ -186,7 +186,7 @@ pub(crate) fn parquet_source(
                 let why = "the column is already a list: remove its separator".to_owned();
                 return Err(refuse(&from.column, why));
             }
-            let rows = (column.vocabulary == VocabularyKind::Identity).then_some(column.rows);
+            let rows = column.rows.filter(|_| column.vocabulary == VocabularyKind::Identity);
             let target = Target::Category { number, separator: from.separator.clone(), bag, rows };
             actions.push(Action { leaf: of, target });
             let Some(weights) = &from.weights else { continue };
