@@ -53,6 +53,7 @@ mod shape;
 mod split;
 #[cfg(test)]
 mod tests;
+mod vocabulary_kind;
 
 pub use columns::Columns;
 pub use dataset::{Dataset, Fit};

@@ -11,6 +11,7 @@ pub use crate::hotness::Hotness;
 pub use crate::label::Label;
 use crate::label::is_share;
 pub use crate::sequence::{Keep, Sequence, UnequalLengths};
+pub use crate::vocabulary_kind::VocabularyKind;
 
 /// The maximum number of ids per bag, which bounds the memory that a few bytes can request.
 pub const HOTNESS_MAX: u32 = 1 << 16;
@@ -203,53 +204,6 @@ pub enum Pooling {
     Sum,
     /// The sum divided by the number of ids, or by the sum of their weights.
     Mean,
-}
-
-/// How raw categories become ids.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
-pub enum VocabularyKind {
-    /// A list of the categories that occur `min_count` times or more in training, in `vocabulary/COLUMN.tsv`; row 0
-    /// stands for all others.
-    Exact {
-        /// The number of occurrences from which a category has its own row.
-        min_count: u64,
-    },
-    /// A hash of the category, modulo the table's rows.
-    Hash,
-    /// A hash of 64 bits of the category. The id is the key of a row, not its number: see
-    /// [`hash_key`](crate::vocabulary::hash_key). Categories come and go, and their number is not known.
-    Open,
-    /// The category is the row number itself.
-    Identity,
-    /// The column is not stored: its ids are computed from those of a dense column. The id is the number of
-    /// boundaries that are not above the stored number.
-    Buckets {
-        /// The dense column.
-        of: String,
-        /// Ascending, in the units of stored numbers, that is, after the column's transform.
-        boundaries: Vec<f32>,
-    },
-}
-
-/// Boundaries that a description shows one by one.
-const BOUNDARIES_SHOWN: usize = 4;
-
-impl fmt::Display for VocabularyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exact { min_count } => write!(f, "exact with min_count {min_count}"),
-            Self::Hash => f.write_str("hash"),
-            Self::Open => f.write_str("open"),
-            Self::Identity => f.write_str("identity"),
-            Self::Buckets { of, boundaries } => {
-                let shown: Vec<_> =
-                    boundaries.iter().take(BOUNDARIES_SHOWN).map(|boundary| boundary.to_string()).collect();
-                let more = if boundaries.len() > BOUNDARIES_SHOWN { ", ..." } else { "" };
-                write!(f, "buckets of {of} at {}{more}", shown.join(", "))
-            }
-        }
-    }
 }
 
 /// Returns whether a name is a valid file name, as column names must be.
@@ -512,8 +466,9 @@ mod tests {
         assert_eq!([DenseDtype::F16, DenseDtype::F32].map(|dtype| dtype.to_string()), ["f16", "f32"]);
         assert_eq!(VocabularyKind::Exact { min_count: 3 }.to_string(), "exact with min_count 3");
         assert_eq!(
-            [VocabularyKind::Hash, VocabularyKind::Identity].map(|kind| kind.to_string()),
-            ["hash", "identity"]
+            [VocabularyKind::Hash, VocabularyKind::Identity, VocabularyKind::Open]
+                .map(|kind| kind.to_string()),
+            ["hash", "identity", "open"]
         );
         let shown = [vec![0.5], vec![1.0, 2.0, 3.0, 4.0, 5.0]]
             .map(|list| buckets("age", list).vocabulary.to_string());
@@ -557,7 +512,7 @@ mod tests {
     fn schemas_that_types_cannot_rule_out_are_refused() {
         schema().validate().unwrap();
         type Change = fn(&mut Schema);
-        let cases: [(Change, &str); 31] = [
+        let cases: [(Change, &str); 34] = [
             (|schema| schema.labels.clear(), "no label column"),
             (|schema| schema.categorical[0].weighted = true, "film has weights, but bags of one size"),
             (
@@ -598,6 +553,27 @@ mod tests {
                     schema.categorical[0].rows = Some(0);
                 },
                 "a table without rows",
+            ),
+            (
+                |schema| {
+                    schema.categorical.truncate(1);
+                    schema.categorical[0].vocabulary = VocabularyKind::Open;
+                },
+                "film has an open vocabulary, whose ids are no rows",
+            ),
+            (
+                |schema| {
+                    schema.categorical.truncate(1);
+                    schema.categorical[0].rows = None;
+                },
+                "film has a table without rows",
+            ),
+            (
+                |schema| {
+                    let open = Categorical { vocabulary: VocabularyKind::Open, rows: None, ..column("film") };
+                    schema.categorical[0] = open;
+                },
+                "its rows or kind differ",
             ),
             (
                 |schema| schema.categorical[0].rows = Some(u64::MAX),

@@ -70,6 +70,16 @@ const SCHEMA: &str = "
     [[categorical]]
     column = \"shop\"
     vocabulary = { kind = \"identity\", rows = 4294967296 }
+
+    [[categorical]]
+    column = \"film\"
+    name = \"film_key\"
+    vocabulary = { kind = \"open\" }
+
+    [[categorical]]
+    column = \"user\"
+    name = \"user_key\"
+    vocabulary = { kind = \"open\" }
     ";
 
 /// Columns that are lists in Parquet and text with a separator in CSV.
@@ -273,6 +283,11 @@ fn parquet_and_csv_of_the_same_rows_give_the_same_dataset() {
     let none = |_: &'static str, _: u64, _: u64| ();
     convert_csv(&options(&[&text], &at("csv")), &schema(false), 3, &none).unwrap();
     let expected = Dataset::open(&at("csv")).unwrap();
+    // Keys of integers are those of their digits.
+    let number = expected.schema().categorical.iter().position(|column| column.name == "film_key").unwrap();
+    let found = samples_of(&expected, Part::Train).categorical.swap_remove(number).ids;
+    let mut keys = rows.iter().map(|row| xxh3_64(row.film.to_string().as_bytes()));
+    assert!(found.iter().all(|id| keys.any(|key| key == *id)), "the rows of the training part, in order");
     let compressions = [
         Compression::UNCOMPRESSED,
         Compression::SNAPPY,

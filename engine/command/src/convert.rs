@@ -217,9 +217,11 @@ pub(crate) fn run(args: Args, quiet: bool) -> Result<(), CommandError> {
     };
     let new: u64 = exact(&report).filter_map(|(_, exact)| exact.new_categories).sum();
     let new = if grown { format!("new categories: {new}\n") } else { String::new() };
+    let keys = report.columns.iter().filter_map(|(name, column)| Some((name, column.keys?)));
+    let keys: String = keys.map(|(name, keys)| format!("keys of {name}: {keys}\n")).collect();
     output::text(format_args!(
         "rows read   {}\nrows kept   {} ({} train, {} eval)\nrows bad    {}\ndataset     {}\n\
-         {new}unknown categories: in train {}; in eval {}\n",
+         {new}unknown categories: in train {}; in eval {}\n{keys}",
         rows.read,
         rows.kept,
         rows.train,

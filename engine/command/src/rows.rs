@@ -58,7 +58,8 @@ pub(super) struct CriteoArgs {
     #[arg(long, value_name = "TYPE", default_value = "f16", conflicts_with = "like")]
     dense_dtype: DenseDtype,
 
-    /// How categories are mapped to rows: exact (a list of all categories), hash:ROWS, or identity:ROWS
+    /// How categories are mapped to ids: exact (a list of all categories), hash:ROWS, open (keys, for dynamic tables),
+    /// or identity:ROWS
     #[arg(long, value_name = "KIND", default_value = "exact", conflicts_with = "like")]
     vocabulary: VocabularyChoice,
 

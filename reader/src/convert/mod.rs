@@ -62,6 +62,7 @@ pub use rows::split::{ColumnSplit, RowSplit};
 pub use rows::tables::{TableColumn, TableRows, TableValues, Tables};
 pub use rows::value_type::{TimeUnit, ValueType, ValueUse};
 pub use write::encode::Encoder;
+pub use write::keys::KeyReport;
 pub use write::unknown::{DISTINCT_VALUES_MAX, UnknownCategories};
 
 use std::num::NonZeroU32;
@@ -381,7 +382,12 @@ fn report_of(
             unknown_train: written.unknown_train[number],
             unknown_eval: written.unknown_eval[number],
         });
-        let report = CategoricalReport { vocabulary: column.vocabulary.clone(), rows: column.rows, exact };
+        let report = CategoricalReport {
+            vocabulary: column.vocabulary.clone(),
+            rows: column.rows,
+            exact,
+            keys: written.keys.get(number).copied().flatten(),
+        };
         (column.name.clone(), report)
     });
     let dense = schema.dense.iter().zip(&written.missing_train).map(|(column, &missing)| {

@@ -244,7 +244,7 @@ impl<E: From<Error>, T: FnMut(RawChunk<'_>) -> Result<(), E>> SourceTask for Ord
             let bad = source.read(&chunk, Selection::EVAL, &mut rows)?;
             let mut samples = Samples::new(schema);
             // As in a dataset, which is what the model was trained on.
-            encoder.encode_as_stored_and_count(&rows.eval, &mut samples, Some(unknown));
+            encoder.encode_as_stored_and_count(&rows.eval, &mut samples, unknown);
             spare.put(rows);
             let mut kept = KeptTexts::new(keep.len());
             if !keep.is_empty() {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 
 use crate::convert::rows::fault::BadReason;
+use crate::convert::write::keys::KeyReport;
 use crate::convert::write::unknown::UnknownCategories;
 use crate::origin::Conversion;
 use crate::schema::{Schema, VocabularyKind};
@@ -64,6 +65,9 @@ pub struct CategoricalReport {
     /// For exact columns only.
     #[serde(flatten)]
     pub exact: Option<ExactReport>,
+    /// For open columns that do not share the vocabulary of another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys: Option<KeyReport>,
 }
 
 /// The report of a column with an exact vocabulary.

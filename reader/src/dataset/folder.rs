@@ -281,15 +281,16 @@ fn parse_statistics(dir: &Path, bytes: &[u8], schema: &Schema) -> Result<Vec<Tab
         return Err(Error::damaged(&path, None, "it does not have one table per categorical column"));
     }
     for (column, table) in columns.iter().zip(&tables) {
-        if column.is_open() && table.distinct_rows > 0 || !column.is_open() && !table.counts_rows() {
-            let what = format!(
-                "it counts the look-ups of column {} by row or not, unlike its vocabulary",
-                column.name
-            );
+        let name = &column.name;
+        if column.is_open() && table.distinct_rows > 0 {
+            let what = format!("it counts rows of column {name}, whose vocabulary is open");
             return Err(Error::damaged(&path, None, what));
         }
+        if !column.is_open() && !table.counts_rows() {
+            return Err(Error::damaged(&path, None, format!("it does not count the rows of column {name}")));
+        }
         if let Some((row, _)) = table.head.iter().find(|&&(row, _)| !column.admits(row)) {
-            let what = format!("it counts row {row} of column {}, which has {}", column.name, column.table());
+            let what = format!("it counts row {row} of column {name}, which has {}", column.table());
             return Err(Error::damaged(&path, None, what));
         }
     }

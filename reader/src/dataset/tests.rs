@@ -213,6 +213,16 @@ fn statistics_of_other_tables_are_refused() {
     assert!(refused(&other).unwrap_err().contains("counts row 1000 of column C1, which has 1000"));
     other[1].head[0].0 = 999;
     assert_eq!(refused(&other), Ok(()));
+    // Look-ups of keys, which no row counts.
+    let mut keys = tables.clone();
+    keys[2] = TableStatistics { distinct_rows: 0, head: Vec::new(), ..keys[2].clone() };
+    assert!(refused(&keys).unwrap_err().contains("does not count the rows of column C2"));
+    let mut manifest = dataset.manifest();
+    let column = &mut manifest.schema.categorical[2];
+    (column.rows, column.vocabulary) = (None, crate::schema::VocabularyKind::Open);
+    dataset.seal(&manifest);
+    assert_eq!(refused(&keys), Ok(()));
+    assert!(refused(&tables).unwrap_err().contains("counts rows of column C2, whose vocabulary is open"));
 }
 
 #[test]

@@ -249,6 +249,7 @@ fn in_range(
     ids: &str,
     (column, rule): (&Categorical, OutOfRange),
 ) -> (String, Option<String>) {
+    // No vocabulary is open.
     let (zero, rows) = (graph.integer(0), graph.integer(column.rows.unwrap_or(0) as i64));
     let below = graph.node("Less", &[ids, &zero], &[]);
     let above = graph.node("GreaterOrEqual", &[ids, &rows], &[]);

@@ -75,6 +75,11 @@ pub(super) fn write(
 /// Describes a model.
 fn describe(model: &TrainedModel<'_>, inputs: OnnxInputs) -> Result<ModelProto, Error> {
     let (spec, schema) = (model.weights.spec(), &model.metadata.columns.schema);
+    if let Some(column) = schema.categorical.iter().find(|column| column.is_open()) {
+        let what = "has an open vocabulary, whose ids are keys; ONNX finds no rows by keys: score with \
+                    `rankine predict` or a Ranker instead";
+        return Err(Error::column(&column.name, what));
+    }
     let tensors = Tensor::all_of(spec, ALIGN);
     let mut graph = Graph::default();
     tensors.iter().try_for_each(|tensor| graph.weights(tensor))?;

@@ -365,6 +365,16 @@ fn tables_have_any_size() {
 }
 
 #[test]
+fn keys_of_open_vocabularies_are_refused() {
+    let mut schema = schema();
+    (schema.categorical[0].rows, schema.categorical[0].vocabulary) = (None, VocabularyKind::Open);
+    let refused =
+        described(spec(Interaction::Dot, false), &schema, &FAIL, OnnxInputs::default()).unwrap_err();
+    let expected = format!("column {} has an open vocabulary", schema.categorical[0].name);
+    assert!(refused.to_string().contains(&expected), "{refused}");
+}
+
+#[test]
 fn inputs_have_one_name_each() {
     for (name, expected) in [("dense", "dense"), ("logit", "logit"), ("tags.count", "tags.count")] {
         let (mut schema, mut spec) = (schema(), spec(Interaction::Dot, false));

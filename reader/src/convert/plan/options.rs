@@ -215,6 +215,7 @@ impl CriteoColumns {
         let categorical = |column: usize| {
             let (rows, vocabulary) = match self.vocabulary_of(column) {
                 VocabularyChoice::Exact => (Some(0), VocabularyKind::Exact { min_count: self.min_count }),
+                VocabularyChoice::Open => (None, VocabularyKind::Open),
                 VocabularyChoice::Hash { rows } => (Some(rows), VocabularyKind::Hash),
                 VocabularyChoice::Identity { rows } => (Some(rows), VocabularyKind::Identity),
             };
@@ -379,11 +380,13 @@ impl FromStr for DenseDtype {
     }
 }
 
-/// How a column maps categories to rows of its table.
+/// How a column maps categories to ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VocabularyChoice {
     /// A list learned from the training part.
     Exact,
+    /// [`crate::vocabulary::hash_key`].
+    Open,
     /// [`crate::vocabulary::hash_row`].
     Hash {
         /// Rows of the table.
@@ -404,8 +407,8 @@ impl FromStr for VocabularyChoice {
             InvalidValue::is_not(
                 text,
                 format!(
-                    "a vocabulary ({why}): write exact (learned from the training part), hash:ROWS, or \
-                     identity:ROWS (categories are already row numbers)"
+                    "a vocabulary ({why}): write exact (learned from the training part), hash:ROWS, open \
+                     (keys of 64 bits, for dynamic tables), or identity:ROWS (categories are already row numbers)"
                 ),
             )
         };
@@ -415,6 +418,7 @@ impl FromStr for VocabularyChoice {
         };
         match text.split_once(':') {
             None if text == "exact" => Ok(Self::Exact),
+            None if text == "open" => Ok(Self::Open),
             Some(("hash", count)) => Ok(Self::Hash { rows: rows(count)? }),
             Some(("identity", count)) => Ok(Self::Identity { rows: rows(count)? }),
             None if text == "hash" || text == "identity" => {
@@ -464,6 +468,7 @@ mod tests {
         );
         assert_eq!("0%".parse::<BadLimit>().unwrap(), BadLimit::Percent(0.0));
         assert_eq!("100 %".parse::<BadLimit>().unwrap(), BadLimit::Percent(100.0));
+        assert_eq!("open".parse::<VocabularyChoice>().unwrap(), VocabularyChoice::Open);
         let own = ColumnVocabulary { column: 0, vocabulary: VocabularyChoice::Exact };
         assert_eq!("C1=exact".parse::<ColumnVocabulary>().unwrap(), own);
         let own = ColumnVocabulary { column: 25, vocabulary: VocabularyChoice::Identity { rows: 4 } };

@@ -513,7 +513,7 @@ impl CategoriesOf<'_> {
     fn not_a_category(&self, raw: &RawColumn<'_>, row: usize, value: String) -> RawColumnError {
         let expected = match self.column.vocabulary {
             VocabularyKind::Identity | VocabularyKind::Buckets { .. } => {
-                format!("the number of one of its table's {} rows", self.rows)
+                format!("the number of one of its table's {} rows", self.column.rows.unwrap_or(self.rows))
             }
             VocabularyKind::Exact { .. } | VocabularyKind::Hash | VocabularyKind::Open => {
                 format!("a category of at most {} hexadecimal digits", criteo::HEX_DIGITS_MAX)

@@ -6,12 +6,22 @@ use rankine_base::error::{Error, Result};
 
 use crate::buckets::append_ids;
 use crate::convert::rows::{RawBags, RawKeys, RawRows, RawValues};
+use crate::convert::write::keys::KeyCounter;
 use crate::convert::write::unknown::UnknownCounter;
 use crate::dataset::{Dataset, Fit};
 use crate::precomputed::PrecomputedFunction;
 use crate::samples::{Bags, Samples};
 use crate::schema::{DenseTransform, Schema, VocabularyKind};
 use crate::vocabulary::{self, Lookup, Vocabulary, hash_key, hash_row};
+
+/// Counts categories while they are encoded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counters<'a> {
+    /// Counts the categories that the vocabularies do not list.
+    pub(crate) unknown: &'a UnknownCounter,
+    /// Counts the categories of open vocabularies.
+    pub(crate) keys: Option<&'a KeyCounter>,
+}
 
 /// Turns raw rows into samples of a schema: transforms numbers and looks up categories.
 #[derive(Debug)]
@@ -170,7 +180,7 @@ impl Encoder {
     /// Appends the samples of raw rows as a dataset would store them: numbers have its precision, and those of columns
     /// of buckets have their ids.
     pub fn encode_as_stored(&self, rows: &RawRows, out: &mut Samples) {
-        self.encode_as_stored_and_count(rows, out, None);
+        self.encode_rounded(rows, out, None);
     }
 
     /// Like [`Encoder::encode_as_stored`], and counts the categories that the vocabularies do not list.
@@ -178,18 +188,22 @@ impl Encoder {
         &self,
         rows: &RawRows,
         out: &mut Samples,
-        unknown: Option<&UnknownCounter>,
+        unknown: &UnknownCounter,
     ) {
+        self.encode_rounded(rows, out, Some(Counters { unknown, keys: None }));
+    }
+
+    fn encode_rounded(&self, rows: &RawRows, out: &mut Samples, counters: Option<Counters<'_>>) {
         let before = out.dense.len();
-        self.encode(rows, out, unknown);
+        self.encode(rows, out, counters);
         self.schema.dense_dtype.round(&mut out.dense[before..]);
         append_ids(&self.schema, out);
     }
 
     /// Appends the samples of raw rows, which must have the same schema, without categories whose weight is 0 and
-    /// positions of sequences that are too many; columns of buckets remain as they are. Counts the categories that the
-    /// vocabularies do not list.
-    pub(crate) fn encode(&self, rows: &RawRows, out: &mut Samples, unknown: Option<&UnknownCounter>) {
+    /// positions of sequences that are too many; columns of buckets remain as they are. Counts the categories if there
+    /// are counters.
+    pub(crate) fn encode(&self, rows: &RawRows, out: &mut Samples, counters: Option<Counters<'_>>) {
         if rows.is_empty() {
             return;
         }
@@ -236,10 +250,13 @@ impl Encoder {
                     unreachable!("identity columns are read as row numbers")
                 }
             }
-            if let (Some(unknown), Some(_), RawValues::Keys(keys)) =
-                (unknown, self.vocabulary(number), &raw.values)
-            {
-                unknown.add(number, keys, &bags.ids[before..]);
+            if let (Some(counters), RawValues::Keys(keys)) = (counters, &raw.values) {
+                if self.vocabulary(number).is_some() {
+                    counters.unknown.add(number, keys, &bags.ids[before..]);
+                }
+                if let Some(counter) = counters.keys {
+                    counter.add(number, keys, &bags.ids[before..]);
+                }
             }
             close_bags(&raw.bags, rows.len(), bags, before);
             if self.schema.categorical[number].weighted {

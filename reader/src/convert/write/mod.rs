@@ -1,6 +1,7 @@
 //! The writing pass: rows become samples and samples become blocks, each in order and on separate threads.
 
 pub(crate) mod encode;
+pub(crate) mod keys;
 pub(crate) mod unknown;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,8 @@ use crate::convert::pool::{Pool, Pooled};
 use crate::convert::rows::RawRows;
 use crate::convert::rows::fault::{BadReason, BadRow};
 use crate::convert::rows::source::{RowSource, Span};
-use crate::convert::write::encode::Encoder;
+use crate::convert::write::encode::{Counters, Encoder};
+use crate::convert::write::keys::{KeyCounter, KeyReport};
 use crate::convert::write::unknown::{UnknownCategories, UnknownCounter};
 use crate::ordered::{ordered_map, ordered_map_within};
 use crate::origin::RowCounts;
@@ -40,6 +42,8 @@ pub(crate) struct WriteResult {
     /// Unknown categories of the training and the evaluation part, per categorical column.
     pub(crate) unknown_train: Vec<UnknownCategories>,
     pub(crate) unknown_eval: Vec<UnknownCategories>,
+    /// Categories of both parts, per stored categorical column that owns an open vocabulary.
+    pub(crate) keys: Vec<Option<KeyReport>>,
 }
 
 /// The samples of a chunk.
@@ -113,10 +117,11 @@ fn encode_chunks<S: RowSource>(
 ) -> Result<WriteResult> {
     let spare = Arc::default();
     let [unknown_train, unknown_eval] = [(); 2].map(|()| UnknownCounter::new(schema.categorical.len()));
+    let keys = KeyCounter::new(schema)?;
     let encode = |rows: &RawRows, unknown: &UnknownCounter| {
         let mut samples = Pool::take(&spare).unwrap_or_else(|| Samples::new(schema));
         samples.clear();
-        encoder.encode(rows, &mut samples, Some(unknown));
+        encoder.encode(rows, &mut samples, Some(Counters { unknown, keys: Some(&keys) }));
         Arc::new(Pooled::new(samples, &spare))
     };
     let work = |mut chunk: S::Chunk| {
@@ -149,6 +154,7 @@ fn encode_chunks<S: RowSource>(
         },
     )?;
     (written.unknown_train, written.unknown_eval) = (unknown_train.counts(), unknown_eval.counts());
+    written.keys = keys.reports();
     written.bad_by_reason = bad_rows.finish()?;
     blocks.finish()?;
     Ok(written)
