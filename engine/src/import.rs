@@ -77,6 +77,14 @@ pub fn import(weights: &Path, like: &Path, out: &Path) -> Result<Imported, Impor
         .batch_size(2048)
         .build()?;
     let spec = translate(&job, dataset.schema()).map_err(ImportError::Conflicts)?.spec;
+    let dynamic = job.dynamic_conflicts(|table| {
+        format!(
+            "the file to import does not say which ids have the rows of table {table}: remove rows from this [[table]]"
+        )
+    });
+    if !dynamic.is_empty() {
+        return Err(ImportError::Conflicts(dynamic));
+    }
     let parameters = spec.embedding_parameters() + spec.dense_parameters() as u64;
     let weights = dict.weights(spec, dataset.schema())?;
 

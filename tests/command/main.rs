@@ -12,6 +12,7 @@ mod conversion;
 mod days;
 mod deploy;
 mod downsampling;
+mod dynamic;
 mod eval_sets;
 mod evaluate;
 mod export;

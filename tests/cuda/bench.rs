@@ -62,7 +62,8 @@ fn a_summary_has_the_phases_of_an_iteration(_: &Bench, _: &mut Words) -> Outcome
     let run = folder.path().join("run");
     let options = TrainOptions { run_dir: Some(&run), ..TrainOptions::default() };
     let (summary, _) = train(&job, options, &mut ())?;
-    let IterationSummary { look_ups, phases } = summary.iteration.clone().ok_or("there is no iteration")?;
+    let IterationSummary { look_ups, phases, .. } =
+        summary.iteration.clone().ok_or("there is no iteration")?;
     let complain = |what: &str| Err(format!("{what}: {:?}", summary.iteration).into());
     let names: Vec<_> = phases.iter().map(|phase| phase.name.as_str()).collect();
     for name in ["bottom MLP", "look-ups", "interaction", "top MLP backward", "route", "update of tables"] {

@@ -557,7 +557,8 @@ fn the_summary_describes_the_training() {
         start.data_seconds > 0.0 && start.model_seconds > 0.0 && start.first_step_seconds > 0.0,
         "{start:?}"
     );
-    let IterationSummary { look_ups, phases } = iteration.unwrap();
+    let IterationSummary { look_ups, phases, dynamic_tables } = iteration.unwrap();
+    assert!(dynamic_tables.is_empty());
     assert_eq!((look_ups.len(), phases.len()), (6, 0));
     assert!(look_ups.iter().all(|count| count.distinct_rows <= count.look_ups), "{look_ups:?}");
     let eval = eval.unwrap();

@@ -146,6 +146,27 @@ pub struct MembershipCounts {
     pub unadmitted_lookups: u64,
 }
 
+/// How full a table is whose rows are given to keys as they come, and what happened in this training.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DynamicTableState {
+    /// The table.
+    pub table: String,
+    /// Rows that keys have.
+    pub rows: u64,
+    /// Rows that keys can have.
+    pub capacity: u64,
+    /// Counts since training started or resumed.
+    #[serde(flatten)]
+    pub counts: MembershipCounts,
+}
+
+impl DynamicTableState {
+    /// Returns the share of the rows that keys have.
+    pub fn load_ratio(&self) -> f64 {
+        self.rows as f64 / self.capacity.max(1) as f64
+    }
+}
+
 impl MembershipCounts {
     fn add(&mut self, other: &Self) {
         self.admitted += other.admitted;

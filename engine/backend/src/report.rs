@@ -1,5 +1,6 @@
 //! What a report of the loss says besides the progress, for monitoring.
 
+use rankine_embedding::membership::DynamicTableState;
 use rankine_embedding::{LinkTraffic, RankTraffic};
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,8 @@ pub struct ReportDetails {
     pub look_ups: Vec<LookUpCount>,
     /// How the phases of a recent iteration ran on the first GPU of this process; empty on the CPU.
     pub phases: Vec<PhaseRun>,
+    /// How full tables are whose rows are given to ids as they come.
+    pub dynamic_tables: Vec<DynamicTableState>,
 }
 
 impl LookUpCount {

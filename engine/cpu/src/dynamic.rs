@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use rankine_embedding::cpu::{HostRows, Table};
 use rankine_embedding::membership::{
-    Admission, Eviction, IfFull, InitialRows, MembershipCounts, NewRow, SHARED_ROW,
+    Admission, DynamicTableState, Eviction, IfFull, InitialRows, NewRow, SHARED_ROW,
 };
 use rankine_embedding::rows::{RowPiece, RowSet};
 use rankine_embedding::{Dtype, Membership, Optimizer, TableSpec};
@@ -30,19 +30,6 @@ pub struct FullTable {
     pub keys: u64,
     /// Rows that ids can have.
     pub capacity: u64,
-}
-
-/// How full a table is whose rows are given to ids as they come, and what happened in this training.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DynamicTableState {
-    /// The table.
-    pub table: String,
-    /// Ids that have a row.
-    pub keys: u64,
-    /// Rows that ids can have.
-    pub capacity: u64,
-    /// Counts since training started or resumed.
-    pub counts: MembershipCounts,
 }
 
 /// The memberships of a model's tables.
@@ -121,25 +108,24 @@ impl DynamicTables {
         self.tables.iter_mut().map(|table| (table.number, &mut table.membership))
     }
 
-    /// Replaces memberships by what was saved after `steps` steps.
+    /// Replaces memberships, given with the numbers of their tables.
     ///
     /// # Panics
     /// If one is of a table with other rows.
-    pub(super) fn restore(&mut self, saved: Vec<(usize, Membership)>, steps: u64) {
+    pub(super) fn set(&mut self, saved: Vec<(usize, Membership)>) {
         for (number, membership) in saved {
             let table = self.tables.iter_mut().find(|table| table.number == number);
             let table = table.expect("the table has a membership");
             assert_eq!(table.membership.rows(), membership.rows(), "the rows are those of the table");
             table.membership = membership;
         }
-        self.memberships_mut().for_each(|(_, membership)| membership.continue_from(steps));
     }
 
     /// Returns how full each table is.
     pub(super) fn states(&self) -> Vec<DynamicTableState> {
         let state = |table: &DynamicTable| DynamicTableState {
             table: table.name.clone(),
-            keys: table.membership.keys(),
+            rows: table.membership.keys(),
             capacity: table.membership.rows().table_rows() - 1,
             counts: table.membership.counts(),
         };

@@ -27,7 +27,7 @@ mod tile;
 mod tiles;
 mod verdict;
 
-pub use dynamic::{DynamicTableState, FullTable};
+pub use dynamic::FullTable;
 pub use memory::{scoring_bytes, step_bytes};
 pub use model::CpuModel;
 pub use ranks::Sharding;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use rankine_checkpoint::{DenseState, RankState};
 use rankine_cpu::Arithmetic;
 use rankine_embedding::cpu::Table;
+use rankine_embedding::membership::DynamicTableState;
 use rankine_embedding::rows::{RowsMut, gather};
 use rankine_embedding::{Membership, RankTraffic, Step};
 use rankine_model::guard::StepOutcome;
@@ -13,7 +14,7 @@ use rankine_reader::Samples;
 use rankine_topology::Rank;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
-use super::dynamic::{DynamicTableState, DynamicTables, FullTable};
+use super::dynamic::{DynamicTables, FullTable};
 use super::loss::HeadLabels;
 use super::ranks::{Ranks, Sharding};
 use super::replica::Replica;
@@ -24,7 +25,7 @@ use super::verdict::Findings;
 #[derive(Debug)]
 pub struct CpuModel {
     pub(super) distribution: Distribution,
-    dynamic: DynamicTables,
+    pub(super) dynamic: DynamicTables,
     steps: u64,
 }
 
@@ -175,7 +176,8 @@ impl CpuModel {
         load: impl Fn(&mut dyn RowsMut) -> Result<(), E> + Sync,
     ) -> Result<(), E> {
         self.steps = steps;
-        self.dynamic.restore(memberships, steps);
+        self.set_memberships(memberships);
+        self.dynamic.memberships_mut().for_each(|(_, membership)| membership.continue_from(steps));
         match &mut self.distribution {
             Distribution::OneRank(one) => {
                 one.replica.set_parameters(&dense.parameters);
@@ -248,6 +250,14 @@ impl CpuModel {
     /// Returns the memberships of tables whose rows are given to ids as they come, with the tables' numbers.
     pub fn memberships(&self) -> impl Iterator<Item = (usize, &Membership)> {
         self.dynamic.memberships()
+    }
+
+    /// Replaces memberships of tables, given with the tables' numbers.
+    ///
+    /// # Panics
+    /// If one is not that of its table.
+    pub fn set_memberships(&mut self, memberships: Vec<(usize, Membership)>) {
+        self.dynamic.set(memberships);
     }
 
     /// Returns how full each table is whose rows are given to ids as they come.

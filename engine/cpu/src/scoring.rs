@@ -4,6 +4,7 @@ use rankine_model::ModelSpec;
 use rankine_reader::Samples;
 use rayon::ThreadPool;
 
+use super::dynamic::DynamicTables;
 use super::model::{CpuModel, Distribution, OneRank};
 use super::tables::ModelTables;
 use super::tile::Parts;
@@ -14,15 +15,17 @@ use super::tiles::{ScoringBuffers, scorer};
 pub struct ScoringModel {
     parts: Parts,
     tables: ModelTables,
+    dynamic: DynamicTables,
 }
 
 impl ScoringModel {
     /// # Panics
     /// If the model is spread over ranks.
     pub fn new(model: CpuModel) -> Self {
-        let Distribution::OneRank(one) = model.distribution else { panic!("a saved model has one rank") };
+        let CpuModel { distribution, dynamic, .. } = model;
+        let Distribution::OneRank(one) = distribution else { panic!("a saved model has one rank") };
         let OneRank { replica, tables, .. } = *one;
-        Self { parts: replica.parts, tables }
+        Self { parts: replica.parts, tables, dynamic }
     }
 
     /// Returns the description of the model.
@@ -39,6 +42,8 @@ impl ScoringModel {
         buffers: &mut ScoringBuffers,
         logits: &mut [f32],
     ) {
+        let found = self.dynamic.find(batch);
+        let batch = found.as_ref().unwrap_or(batch);
         let threads = 1 + helpers.map_or(0, ThreadPool::current_num_threads);
         let tiles = buffers.tiles(batch.len, threads);
         let score = scorer(&self.parts, &self.tables, batch, logits);

@@ -45,6 +45,14 @@ pub enum Format {
 /// # Errors
 /// [`SavedModelError::Write`], also if the format cannot have the model's columns; the errors of reading the weights.
 pub fn export(dir: &Path, model: &TrainedModel<'_>, format: Format) -> Result<(), SavedModelError> {
+    if let Some(table) = model.weights.spec().tables.iter().find(|table| table.dynamic.is_some()) {
+        let what = format!(
+            "the rows of table {} are given to ids as they come, and this format has no place for the ids: export to \
+             safetensors, or score with Rankine",
+            table.name
+        );
+        return Err(rankine_base::Error::columns(None, what).into());
+    }
     let partial = PartialDir::create(dir)?;
     match format {
         Format::Onnx(inputs) => drop(onnx::write(partial.path(), model, inputs)?),

@@ -10,6 +10,7 @@
 //! - `linear.weight` `[heads, dense columns]`: the first-order terms of the dense columns
 //! - `embedding.TABLE` `[rows, dim]`
 //! - `wide.COLUMN` `[rows, heads]`: the first-order terms of a categorical column
+//! - `keys.TABLE` `[rows]` and `has_key.TABLE` `[rows]`, if rows are given to ids as they come: the id of each row
 
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use rankine_base::files::read_regular;
 use rankine_base::publish::{PartialDir, create_folders};
 use rankine_base::sealed::{self, SealedError};
 use rankine_checkpoint::STRIPE_BYTES;
-use rankine_embedding::{Dtype, TableSpec};
+use rankine_embedding::{Dtype, Membership, TableSpec};
 use rankine_model::ModelSpec;
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use rankine_engine_cpu::CpuModel;
 
+mod keys;
 mod mapped;
 mod state_dict;
 mod stored;
@@ -44,6 +46,7 @@ pub use stored::{StoredWeights, scoring_model};
 pub use tensors::{Tensor, write_tensors};
 pub use verify::VerifiedSize;
 
+use keys::KeyTensor;
 use tensors::WeightsFile;
 
 const WEIGHTS_NAME: &str = "model.safetensors";
@@ -177,6 +180,15 @@ pub trait Weights {
         &self,
         visit: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
     ) -> Result<(), SavedModelError>;
+
+    /// Returns the memberships of the tables whose rows are given to ids as they come, with the tables' numbers; none if
+    /// the model has no such tables.
+    ///
+    /// # Errors
+    /// The errors of reading them.
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>, SavedModelError> {
+        Ok(Vec::new())
+    }
 }
 
 impl Weights for CpuModel {
@@ -203,6 +215,10 @@ impl Weights for CpuModel {
             })?;
         }
         Ok(())
+    }
+
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>, SavedModelError> {
+        Ok(self.memberships().map(|(table, membership)| (table, membership.clone())).collect())
     }
 }
 
@@ -308,7 +324,13 @@ fn write_weights(dir: &Path, model: &(impl Weights + ?Sized)) -> Result<FileMani
         let (dtype, shape) = (safetensors_type(tensor.dtype), tensor.shape.clone());
         (tensor.name.clone(), TensorInfo { dtype, shape, data_offsets: (start as usize, end as usize) })
     };
-    let metadata = Metadata::new(None, tensors.iter().map(info).collect());
+    let keys = KeyTensor::all_of(model.spec(), tensors.last().map_or(0, |last| last.bytes().end));
+    let of_keys = keys.iter().map(|tensor| {
+        let data_offsets = (tensor.bytes.start as usize, tensor.bytes.end as usize);
+        let info = TensorInfo { dtype: tensor.dtype, shape: tensor.shape.to_vec(), data_offsets };
+        (tensor.name.clone(), info)
+    });
+    let metadata = Metadata::new(None, tensors.iter().map(info).chain(of_keys).collect());
     let metadata = metadata.expect("each tensor starts where the one before ends");
     let mut header = serde_json::to_vec(&metadata).expect("metadata is plain data");
     // The format requires its data at a multiple of eight bytes, and allows spaces after the header.
@@ -318,6 +340,7 @@ fn write_weights(dir: &Path, model: &(impl Weights + ?Sized)) -> Result<FileMani
     file.put(8, |bytes| bytes.copy_from_slice(&(header.len() as u64).to_le_bytes()))?;
     file.put(header.len(), |bytes| bytes.copy_from_slice(&header))?;
     file.put_tensors(model, 1)?;
+    file.put_keys(model)?;
     let (bytes, xxh3) = file.finish()?;
     Ok(FileManifest { name: WEIGHTS_NAME.into(), bytes, xxh3 })
 }
@@ -387,7 +410,7 @@ impl SavedModel {
         }
         for (feature, column) in spec.features.iter().zip(&schema.categorical) {
             let table = &spec.tables[feature.table];
-            if let Some(rows) = column.rows.filter(|&rows| table.rows < rows) {
+            if let Some(rows) = column.rows.filter(|&rows| table.dynamic.is_none() && table.rows < rows) {
                 return Err(format!(
                     "table {} has {} rows, and column {} needs {rows}",
                     table.name, table.rows, column.name

@@ -7,14 +7,15 @@ use memmap2::Mmap;
 use rankine_base::files::open_regular;
 use rankine_base::sealed::Checksum;
 use rankine_checkpoint::striped_checksum;
-use rankine_embedding::Dtype;
 use rankine_embedding::cpu::Table;
+use rankine_embedding::{Dtype, Membership};
 use rankine_engine_cpu::CpuModel;
 use rankine_model::{Model, ModelSpec};
 use rayon::prelude::*;
 use safetensors::tensor::Metadata;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::keys::{self, KeyTensor};
 use super::{
     CACHED_BYTES, RUN_BYTES, SavedModel, SavedModelError, Tensor, WEIGHTS_NAME, Weights, runs_of,
     safetensors_type,
@@ -84,7 +85,9 @@ impl MappedWeights {
                 }),
             });
         }
-        Ok(CpuModel::new(&model, self.parameters(), tables))
+        let mut model = CpuModel::new(&model, self.parameters(), tables);
+        model.set_memberships(self.memberships()?);
+        Ok(model)
     }
 
     /// Returns the dense parameters.
@@ -98,6 +101,11 @@ impl MappedWeights {
     fn tables(&self) -> Vec<Tensor> {
         let mut tensors = Tensor::all_of(&self.spec, 1);
         tensors.split_off(tensors.len() - self.spec.tables.len() - self.spec.wide_tables().len())
+    }
+
+    /// Returns where the weights end, from where the tensors begin.
+    fn weights_end(&self) -> u64 {
+        Tensor::all_of(&self.spec, 1).last().map_or(0, |last| last.bytes().end)
     }
 
     fn bytes(&self, tensor: &Tensor) -> &[u8] {
@@ -130,6 +138,17 @@ impl Weights for MappedWeights {
         }
         Ok(())
     }
+
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>, SavedModelError> {
+        let of_keys = self.map.len() - self.begin - self.weights_end() as usize;
+        let keys = &self.map[self.map.len() - of_keys..];
+        let tensors = KeyTensor::all_of(&self.spec, 0);
+        let bytes =
+            tensors.iter().map(|tensor| &keys[tensor.bytes.start as usize..tensor.bytes.end as usize]);
+        let bytes: Vec<_> = bytes.collect();
+        keys::read(&self.spec, &bytes)
+            .map_err(|what| SavedModelError::Damaged { path: self.path.clone(), what })
+    }
 }
 
 /// Checks the header of a file of weights; returns where the tensors begin.
@@ -142,10 +161,13 @@ fn tensors_begin(spec: &ModelSpec, file: &[u8]) -> Result<usize, String> {
     let (header, tensors) = rest.split_at(length as usize);
     let metadata: Metadata = serde_json::from_slice(header).map_err(|error| error.to_string())?;
     let shapes = Tensor::all_of(spec, 1);
-    let expected: Vec<_> = shapes
+    let weights_end = shapes.last().map_or(0, |last| last.bytes().end);
+    let keys = KeyTensor::all_of(spec, weights_end);
+    let of_weights = shapes
         .iter()
-        .map(|Tensor { name, shape, dtype, .. }| (name.as_str(), shape.as_slice(), safetensors_type(*dtype)))
-        .collect();
+        .map(|Tensor { name, shape, dtype, .. }| (name.as_str(), shape.as_slice(), safetensors_type(*dtype)));
+    let of_keys = keys.iter().map(|tensor| (tensor.name.as_str(), &tensor.shape[..], tensor.dtype));
+    let expected: Vec<_> = of_weights.chain(of_keys).collect();
     let names = metadata.offset_keys();
     let found: Vec<_> = names
         .iter()
@@ -156,7 +178,7 @@ fn tensors_begin(spec: &ModelSpec, file: &[u8]) -> Result<usize, String> {
         return Err("its tensors differ from those of the model".into());
     }
     // Checked before memory is allocated for tensors that the file does not have.
-    if shapes.last().map(|last| last.bytes().end) != Some(tensors.len() as u64) {
+    if keys.last().map_or(weights_end, |last| last.bytes.end) != tensors.len() as u64 {
         return Err("its length does not fit its tensors".into());
     }
     // The format requires this, and rows are used where they are.

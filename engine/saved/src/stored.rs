@@ -1,6 +1,7 @@
 //! The weights of a checkpoint, and a model in host memory built from any weights.
 
 use rankine_checkpoint::{Checkpoint, StoredRows};
+use rankine_embedding::Membership;
 use rankine_embedding::cpu::Table;
 use rankine_embedding::rows::gather;
 use rankine_engine_cpu::CpuModel;
@@ -32,6 +33,10 @@ impl Weights for StoredWeights<'_> {
             })?;
         }
         Ok(())
+    }
+
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>, SavedModelError> {
+        self.0.memberships().map_err(|error| SavedModelError::Source(error.to_string()))
     }
 }
 
@@ -70,5 +75,7 @@ pub fn scoring_model(weights: &impl Weights) -> Result<CpuModel, SavedModelError
         Ok(())
     })?;
     assert!(filled == parameters.len() && table == sizes.len(), "all weights of the spec are there");
-    Ok(CpuModel::new(&model, parameters, tables))
+    let mut model = CpuModel::new(&model, parameters, tables);
+    model.set_memberships(weights.memberships()?);
+    Ok(model)
 }

@@ -10,7 +10,7 @@ use rankine_embedding::{Dtype, TableSpec, all_finite};
 use rankine_model::ModelSpec;
 use rayon::prelude::*;
 
-use super::{RUN_BYTES, SavedModelError, Weights};
+use super::{RUN_BYTES, SavedModelError, Weights, keys};
 
 /// Bytes of weights in memory that are written at a time.
 const WRITTEN_BYTES: usize = 16 << 20;
@@ -138,6 +138,18 @@ impl WeightsFile {
         })?;
         let end = tensors.last().map_or(0, |last| last.bytes().end);
         assert_eq!(self.bytes - first, end, "a model has all weights of its spec");
+        Ok(())
+    }
+
+    /// Appends the ids of tables whose rows are given to ids as they come.
+    pub(super) fn put_keys(&mut self, model: &(impl Weights + ?Sized)) -> Result<(), SavedModelError> {
+        for (_, membership) in model.memberships()? {
+            let rows = membership.rows().table_rows() as usize;
+            self.put(9 * rows, |bytes| {
+                let (keys, has_key) = bytes.split_at_mut(8 * rows);
+                keys::put(&membership, keys, has_key);
+            })?;
+        }
         Ok(())
     }
 

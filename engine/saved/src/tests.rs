@@ -5,7 +5,9 @@ use std::num::NonZero;
 
 use rankine_base::Stop;
 use rankine_base::sealed::Checksum;
-use rankine_embedding::{Dtype, Optimizer, Pooling};
+use rankine_embedding::membership::Eviction;
+use rankine_embedding::{Dtype, DynamicRows, Optimizer, Pooling};
+use rankine_engine_cpu::{ScoringBuffers, ScoringModel};
 use rankine_model::{FeatureSpec, HeadSpec, Interaction, Model, TrainingRules};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::schema::{DenseFunction, DenseTransform};
@@ -119,6 +121,53 @@ fn saved_models_of_every_kind_predict_the_same() {
             assert!(tensors.tensor(name).is_ok(), "{interaction:?} has no {name}");
         }
     }
+}
+
+/// A saved model has the ids of its rows: it finds them, and looks up the shared row for all others.
+#[test]
+fn saved_models_know_the_ids_of_their_rows() {
+    let place = TempDir::new().unwrap();
+    let mut with_ids = spec(Interaction::Concat, true);
+    let evict = Eviction::Ttl { steps: 2 };
+    for table in [0, 2] {
+        let rows = DynamicRows { capacity: 9, admit_after: 1 + table as u8, evict };
+        with_ids.tables[table].rows = rows.table_rows();
+        with_ids.tables[table].dynamic = Some(rows);
+    }
+    let (dataset, samples) = dataset(&place);
+    let mut model = CpuModel::initialized(&Model::sgd(with_ids.clone(), 0.5), 3);
+    for first in [0, 10, 20, 30] {
+        model.train_step(&samples.slice(first..first + 10), 1.0).unwrap();
+    }
+    let known = |membership: &Membership| {
+        let keys: Vec<_> =
+            membership.keys_of_rows().flatten().filter(|&key| membership.find(key).is_some()).collect();
+        keys.into_iter().map(|key| (key, membership.find(key))).collect::<Vec<_>>()
+    };
+    let dir = place.path().join("model");
+    save_model(&dataset, &dir, &model).unwrap();
+    let mut opened = SavedModel::open(&dir).unwrap().load(&dir).unwrap();
+    assert_eq!(logits(&mut opened, &samples), logits(&mut model, &samples));
+    for ((_, found), (_, expected)) in opened.memberships().zip(model.memberships()) {
+        assert_eq!(known(found), known(expected));
+        assert!(known(expected).len() > 2);
+    }
+    // Some have expired, and are not saved.
+    let counts = |model: &CpuModel| model.dynamic_tables().iter().map(|table| table.rows).sum::<u64>();
+    assert!(counts(&opened) < counts(&model), "{} {}", counts(&opened), counts(&model));
+    let scoring = ScoringModel::new(opened);
+    let mut scored = vec![0.0; samples.len];
+    scoring.logits(&samples, None, &mut ScoringBuffers::default(), &mut scored);
+    assert_eq!(scored, logits(&mut model, &samples));
+    // A row that occurs twice among the ids is damage, whatever the checksums say.
+    let bytes = fs::read(dir.join(WEIGHTS_NAME)).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let keys = tensors.tensor("keys.T0").unwrap().data().to_vec();
+    let has_key = tensors.tensor("has_key.T0").unwrap().data().to_vec();
+    let taken = has_key.iter().position(|&one| one == 1).unwrap();
+    let twice = [&keys[8 * taken..8 * taken + 8]; 10].concat();
+    let error = keys::read(&with_ids, &[&twice, &[1; 10]]).unwrap_err();
+    assert!(error.contains("the ids of table T0"), "{error}");
 }
 
 /// Weights that take several reads and writes are restored, however they were split when they were handed over.

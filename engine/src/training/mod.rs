@@ -57,6 +57,7 @@ pub use rankine_backend::{
 };
 pub use rankine_base::{Stop, StopCause};
 pub use rankine_embedding::TierTraffic;
+pub use rankine_embedding::membership::DynamicTableState;
 pub use rankine_model::translate;
 pub(crate) use run::{Ready, Request, Requests, TrainingPart, refit, train_pushed};
 pub use run::{RunPhaseSeconds, TrainOptions, train};

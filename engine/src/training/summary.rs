@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rankine_backend::{CopiedBytes, LookUpCount, PhaseRun, ReportDetails};
 use rankine_base::build::Build;
 use rankine_checkpoint::InitialState;
+use rankine_embedding::membership::DynamicTableState;
 use rankine_embedding::plan::TierReport;
 use rankine_embedding::{LinkTraffic, RankTraffic, TierTraffic, Traffic};
 use rankine_job::{AverageKind, StoppingMetric};
@@ -271,11 +272,15 @@ pub struct IterationSummary {
     /// How the phases ran on the first GPU, one of some sixty iterations; absent on the CPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseRun>,
+    /// How full tables are whose rows are given to ids as they come; absent without such tables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dynamic_tables: Vec<DynamicTableState>,
 }
 
 impl From<&ReportDetails> for IterationSummary {
-    fn from(ReportDetails { look_ups, phases, .. }: &ReportDetails) -> Self {
-        Self { look_ups: look_ups.clone(), phases: phases.clone() }
+    fn from(details: &ReportDetails) -> Self {
+        let ReportDetails { look_ups, phases, dynamic_tables, .. } = details.clone();
+        Self { look_ups, phases, dynamic_tables }
     }
 }
 

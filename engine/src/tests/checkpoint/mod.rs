@@ -20,6 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use self::simulated::Simulated;
 
+mod dynamic;
 mod parts;
 mod simulated;
 

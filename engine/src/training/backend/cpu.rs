@@ -10,7 +10,7 @@ use rankine_backend::{
 use rankine_base::StopCause;
 use rankine_checkpoint::{CheckpointError, StateSource};
 use rankine_cpu::Arithmetic;
-use rankine_embedding::RankTraffic;
+use rankine_embedding::{Membership, RankTraffic};
 use rankine_engine_cpu::CpuModel;
 use rankine_job::{Device, DeviceKind, Job, Precision};
 use rankine_model::ModelSpec;
@@ -135,7 +135,8 @@ impl Backend for CpuBackend {
         let batch = batch.as_unpacked();
         let look_ups = look_ups::count(self.model.spec(), &batch.samples);
         let exchanged = self.model.traffic().into();
-        Ok(ReportDetails { exchanged, look_ups, ..ReportDetails::default() })
+        let dynamic_tables = self.model.dynamic_tables();
+        Ok(ReportDetails { exchanged, look_ups, dynamic_tables, ..ReportDetails::default() })
     }
 }
 
@@ -161,6 +162,10 @@ impl Weights for CpuBackend {
         visit: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
     ) -> Result<(), SavedModelError> {
         self.model.try_for_each_run(visit)
+    }
+
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>, SavedModelError> {
+        Weights::memberships(&self.model)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rankine_backend::CopiedBytes;
 use rankine_base::publish::PartialDir;
 use rankine_checkpoint::{BestState, StateSource};
+use rankine_embedding::Membership;
 use rankine_job::DataSource;
 use rankine_launch::{ProcessGroup, RunStage};
 use rankine_model::ModelSpec;
@@ -293,6 +294,10 @@ impl Weights for SharedWeights<'_> {
             Ok(())
         })?;
         visited
+    }
+
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>, SavedModelError> {
+        self.weights.memberships()
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use prometheus::{Counter, Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec};
 use rankine_base::build::Build;
 use rankine_engine::build;
-use rankine_engine::training::{DeviceTable, TierTraffic};
+use rankine_engine::training::{DeviceTable, DynamicTableState, TierTraffic};
 use rankine_model::evaluation::HeadMetrics;
 use rankine_model::guard::SkipReason;
 use rankine_reader::Part;
@@ -228,6 +228,7 @@ pub(super) struct Train {
     pub(super) gpu_phases: GaugeVec,
     pub(super) tier: Tier,
     distinct: GaugeVec,
+    pub(super) dynamic: Dynamic,
 }
 
 impl Train {
@@ -294,6 +295,7 @@ impl Train {
                 "Distinct rows per look-up in a batch, as of the last report. On GPUs, each rank's share of the batch \
                  counts by itself, and tables whose owners pool are not counted.",
             ),
+            dynamic: Dynamic::new(catalog),
             tier: Tier::new(catalog),
             gpu_phases: catalog.gauges(
                 "rankine_gpu_phase_seconds",
@@ -309,6 +311,58 @@ impl Train {
         if look_ups > 0 {
             self.distinct.with_label_values(&[table]).set(distinct_rows as f64 / look_ups as f64);
         }
+    }
+}
+
+/// Tables whose rows are given to ids as they come.
+#[derive(Debug)]
+pub(super) struct Dynamic {
+    rows: GaugeVec,
+    load: GaugeVec,
+    admitted: IntCounterVec,
+    evicted: IntCounterVec,
+    unadmitted: IntCounterVec,
+}
+
+impl Dynamic {
+    fn new(catalog: &mut Catalog) -> Self {
+        Self {
+            rows: catalog.gauges(
+                "rankine_table_rows",
+                &["table"],
+                "Rows that ids have of a table whose rows are given to ids as they come, as of the last report. Absent \
+                 for other tables.",
+            ),
+            load: catalog.gauges(
+                "rankine_table_load_ratio",
+                &["table"],
+                "Share of such a table's capacity that ids have, as of the last report.",
+            ),
+            admitted: catalog.counters(
+                "rankine_table_admitted_total",
+                &["table"],
+                "Ids that got a row of such a table.",
+            ),
+            evicted: catalog.counters(
+                "rankine_table_evicted_total",
+                &["table"],
+                "Ids that lost their row of such a table, to another id or because they expired.",
+            ),
+            unadmitted: catalog.counters(
+                "rankine_table_unadmitted_lookups_total",
+                &["table"],
+                "Look-ups in training of ids that had no row of such a table.",
+            ),
+        }
+    }
+
+    /// Records how full a table is; `table` is its label.
+    pub(super) fn record(&self, table: &str, state: &DynamicTableState) {
+        self.rows.with_label_values(&[table]).set(state.rows as f64);
+        self.load.with_label_values(&[table]).set(state.load_ratio());
+        raise(&self.admitted.with_label_values(&[table]), state.counts.admitted);
+        raise(&self.evicted.with_label_values(&[table]), state.counts.evicted);
+        raise(&self.unadmitted.with_label_values(&[table]), state.counts.unadmitted_lookups);
     }
 }
 

@@ -216,7 +216,7 @@ impl LiveRun {
     fn report(&mut self, report: &Report<'_>) {
         let Progress { step, loss, samples_per_second, dense_learning_rate, .. } = report.progress;
         let bound = Bound::of(&std::mem::take(&mut self.times));
-        let ReportDetails { look_ups, phases, .. } = report.details.clone();
+        let ReportDetails { look_ups, phases, dynamic_tables, .. } = report.details.clone();
         let power = report.power;
         self.change(move |view| {
             view.series.loss.push(step, loss);
@@ -229,6 +229,7 @@ impl LiveRun {
             view.iteration = phases;
             view.power = power;
             view.set_distinct(&look_ups);
+            view.set_loads(&dynamic_tables);
         });
         self.warn_of_skipped(step);
         self.warn_of_ids(step, report.ids_out_of_range);

@@ -134,7 +134,7 @@ impl<'a> TrainingObserver<'a> {
                 .inc_by(now.saturating_sub(before));
         }
         self.ids_before.clone_from(report.ids_out_of_range);
-        let ReportDetails { loss_scale, exchanged, look_ups, phases } = report.details;
+        let ReportDetails { loss_scale, exchanged, look_ups, phases, dynamic_tables } = report.details;
         let train = &self.metrics.train;
         loss_scale.iter().for_each(|&scale| train.loss_scale.with_label_values::<&str>(&[]).set(scale));
         raise(&train.exchanged_within, exchanged.within_nodes);
@@ -150,6 +150,13 @@ impl<'a> TrainingObserver<'a> {
             }
         }
         train.set_distinct(TableLabels::OTHER, others.0, others.1);
+        for state in dynamic_tables {
+            let table = self.tables.of(&state.table);
+            // Values of several tables cannot be added up in a gauge.
+            if table != TableLabels::OTHER {
+                train.dynamic.record(table, state);
+            }
+        }
         for PhaseRun { name, ms, .. } in phases {
             train.gpu_phases.with_label_values(&[label_of(name).as_str()]).set(ms / 1e3);
         }

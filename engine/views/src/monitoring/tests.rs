@@ -332,6 +332,7 @@ fn a_report_is_recorded_by_table_link_and_phase() {
             ms: 250.0,
             roofline_ms: Some(1.0),
         }],
+        dynamic_tables: Vec::new(),
     };
     let ids_out_of_range = IdCounts::new();
     let mut report = |details: &ReportDetails| {

@@ -119,8 +119,9 @@ fn finish(view: &mut RunView, summary: Summary, spec: Option<&ModelSpec>) {
         // The last steps may have been too few for a report, or none of them finite.
         loss: Some(train.loss).filter(|loss| loss.is_finite()).or(view.progress.loss),
     };
-    if let Some(IterationSummary { look_ups, phases }) = iteration {
+    if let Some(IterationSummary { look_ups, phases, dynamic_tables }) = iteration {
         view.set_distinct(&look_ups);
+        view.set_loads(&dynamic_tables);
         view.iteration = phases;
     }
     let sets = eval.as_ref().map(|eval| eval.sets.clone()).unwrap_or_default();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use rankine_engine::training::{
-    BestSummary, DeviceMemory, DeviceTable, EndReason, LookUpCount, PhaseRun, PowerSummary, RefitStage,
-    StoppingProgress,
+    BestSummary, DeviceMemory, DeviceTable, DynamicTableState, EndReason, LookUpCount, PhaseRun,
+    PowerSummary, RefitStage, StoppingProgress,
 };
 use rankine_model::ModelSpec;
 use rankine_model::evaluation::HeadScores;
@@ -92,6 +92,14 @@ impl RunView {
     pub fn set_distinct(&mut self, look_ups: &[LookUpCount]) {
         for (table, count) in self.tables.iter_mut().zip(look_ups) {
             table.distinct_ratio = count.distinct_ratio();
+        }
+    }
+
+    /// Sets the share of rows that ids have of tables whose rows are given to ids as they come.
+    pub fn set_loads(&mut self, dynamic_tables: &[DynamicTableState]) {
+        for state in dynamic_tables {
+            let table = self.tables.iter_mut().find(|table| table.name == state.table);
+            table.into_iter().for_each(|table| table.load_ratio = Some(state.load_ratio()));
         }
     }
 
@@ -319,6 +327,8 @@ pub struct TableView {
     pub host_rows: Option<u64>,
     /// Distinct rows per look-up.
     pub distinct_ratio: Option<f64>,
+    /// The share of the rows that ids have, if rows are given to ids as they come.
+    pub load_ratio: Option<f64>,
     /// The share of the look-ups that the most frequent 1% of the rows have.
     pub top_share: Option<f64>,
 }
@@ -333,6 +343,7 @@ impl From<&DeviceTable> for TableView {
             placement: table.placement.map(|placement| placement.name().to_owned()),
             host_rows: table.host_rows,
             distinct_ratio: None,
+            load_ratio: None,
             top_share: table.top_share,
         }
     }

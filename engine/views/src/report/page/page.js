@@ -682,6 +682,7 @@ function tables(level) {
       number("host_rows", "In host memory", compact, true),
       number("distinct_ratio", "Distinct", percent, true),
       number("top_share", "Top share", percent, true),
+      number("load_ratio", "Rows in use", percent, true),
     ],
   });
   table.sort(3);

@@ -121,6 +121,7 @@ fn reports_of_many_tables_list_the_largest() {
             placement: Some("column-wise".into()),
             host_rows: None,
             distinct_ratio: Some(0.123_456_789),
+            load_ratio: None,
             top_share: Some(0.987_654_321),
         });
         run.settings.insert(

@@ -1,0 +1,178 @@
+//! Tables whose rows are given to ids as they come, from conversion to scoring.
+
+use std::fs;
+
+use crate::support::{BAD_DATA, Ended, Place, SUCCESS, USAGE, json_file, numbers, run, summary, weights};
+
+const SCHEMA: &str = "\
+[label]
+column = \"click\"
+
+[[categorical]]
+column = \"user\"
+vocabulary = { kind = \"open\" }
+
+[[categorical]]
+column = \"items\"
+separator = \"|\"
+vocabulary = { kind = \"open\" }
+
+[[categorical]]
+column = \"day\"
+vocabulary = { kind = \"identity\", rows = 7 }
+";
+
+/// Rows of users who come and go: most samples are of 30 users, who change with time.
+fn rows(count: u64, seed: u64, first_user: u64) -> String {
+    let mut next = numbers(seed);
+    let mut text = String::from("click,user,items,day\n");
+    for number in 0..count {
+        let user = first_user + number / 200 + next() % 30;
+        let items: Vec<_> = (0..next() % 4).map(|_| format!("i{}", next() % 50)).collect();
+        // What a user does depends on who it is.
+        let click = user % 3 == 0 || next() % 20 == 0;
+        text += &format!("{},user number {user},{},{}\n", u64::from(click), items.join("|"), number % 7);
+    }
+    text
+}
+
+/// A place with a dataset `data`, and the path of a job on it.
+fn place() -> (Place, String) {
+    let place = Place::new();
+    let (train, eval) = (place.file("train.csv", rows(6000, 1, 0)), place.file("eval.csv", rows(600, 2, 27)));
+    let (schema, data) = (place.file("schema.toml", SCHEMA), place.word("data"));
+    run(["convert", "csv", &train, "--eval", &eval, "--schema", &schema, "--out", &data]).with(SUCCESS);
+    let text = format!(
+        "\
+name = \"small\"
+data.dir = {data:?}
+model = {{ kind = \"wide-deep\", embedding_dim = 4, top_mlp = [16] }}
+optimizer.dense = {{ kind = \"adagrad\", learning_rate = 0.05 }}
+optimizer.sparse = {{ kind = \"adagrad\", learning_rate = 0.1 }}
+train = {{ batch_size = 64, shuffle = false, log_every_steps = 5 }}
+checkpoint = {{ every_steps = 20, incremental = true, keep = 20 }}
+[[table]]
+columns = [\"user\"]
+rows = {{ dynamic = true, capacity = 45, admit_after = 2 }}
+[[table]]
+columns = [\"items\"]
+rows = {{ capacity = \"1k\", evict = \"none\" }}
+"
+    );
+    let job = place.file("job.toml", text);
+    (place, job)
+}
+
+fn train(place: &Place, job: &str, name: &str, more: &[&str]) -> Ended {
+    run([&["train", job, "--quiet", "--run-dir", &place.word(name)][..], more].concat())
+}
+
+#[test]
+fn users_who_come_and_go_are_trained_saved_and_scored() {
+    let (place, job) = place();
+    train(&place, &job, "run", &[]).with(SUCCESS);
+    let whole = summary(&place, "run");
+    let users = &whole["iteration"]["dynamic_tables"][0];
+    let count = |key: &str| users[key].as_u64().unwrap_or_else(|| panic!("{key} is a count in {users}"));
+    assert_eq!((users["table"].as_str(), count("capacity"), count("rows")), (Some("user"), 45, 45));
+    // 60 users come, and as many but those at the end have gone.
+    assert!(count("admitted") >= 55 && count("evicted") >= 10 && count("unadmitted_lookups") > 0, "{users}");
+    assert!(whole["eval"]["auc"].as_f64().unwrap() > 0.75, "{whole:#}");
+
+    // On several ranks the same users have rows, and the model is nearly the same.
+    train(&place, &job, "ranks", &["--set", "device.ranks=3"]).with(SUCCESS);
+    let ranks = summary(&place, "ranks");
+    assert_eq!(ranks["iteration"]["dynamic_tables"], whole["iteration"]["dynamic_tables"]);
+    let auc = |summary: &serde_json::Value| summary["eval"]["auc"].as_f64().unwrap();
+    assert!((auc(&ranks) - auc(&whole)).abs() < 1e-3);
+
+    // Interrupted after an incremental checkpoint, and continued on the same rank: the same bits.
+    train(&place, &job, "part", &["--set", "train.max_steps=45"]).with(SUCCESS);
+    train(&place, &job, "part", &["--resume"]).with(SUCCESS);
+    assert!(weights(&place, "part") == weights(&place, "run"), "a resumed run has another model");
+    let latest = place.word("run/checkpoints/step-80");
+    run(["ckpt", "verify", &latest]).with(SUCCESS);
+    run(["ckpt", "inspect", &latest]).with(SUCCESS).stdout_says("embedding.user: 45 ids have rows");
+    run(["ckpt", "reshard", &latest, "--ranks", "2", "--out", &place.word("resharded")]).with(SUCCESS);
+    run(["ckpt", "diff", &latest, &place.word("resharded/checkpoints/step-80")])
+        .with(SUCCESS)
+        .stdout_says("ids of embedding.user: the same");
+
+    // Users without a row have equal predictions; users of the end have their own.
+    let unknown = "user,items,day\nnobody,i1,3\nnobody else,i1,3\nuser number 57,i1,3\nuser number 58,i1,3\n";
+    let unknown = place.file("unknown.csv", unknown);
+    let predict = |model: &str| -> Vec<f64> {
+        let out = place.word("out.csv");
+        run(["predict", "--run", &place.word(model), &unknown, "--out", &out]).with(SUCCESS);
+        let text = fs::read_to_string(&out).unwrap();
+        text.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().1.parse().unwrap()).collect()
+    };
+    let found = predict("run");
+    assert!(found[0] == found[1] && found[2] > found[3] + 0.1, "{found:?}");
+    run(["export", &place.word("run"), "--format", "safetensors", "--out", &place.word("export")])
+        .with(SUCCESS);
+    assert_eq!(predict("export"), found);
+    assert_eq!(predict("resharded/checkpoints/step-80").len(), 4);
+    let evaluated = run(["eval", "--run", &place.word("run"), "--json"]).with(SUCCESS).json();
+    assert_eq!(evaluated["auc"], whole["eval"]["auc"], "{evaluated:#}");
+    run(["export", &place.word("run"), "--format", "onnx", "--out", &place.word("onnx")])
+        .with(BAD_DATA)
+        .says(&["the rows of table user are given to ids as they come"]);
+    assert!(!place.path("onnx").exists());
+}
+
+#[test]
+fn a_run_starts_from_the_ids_of_another_and_averages_rows_of_the_same_id() {
+    let (place, job) = place();
+    train(&place, &job, "first", &["--set", "train.max_steps=40"]).with(SUCCESS);
+    let from = place.word("first");
+    for (name, state) in [("fresh", "false"), ("state", "true")] {
+        let sets = [format!("train.init_from={from}"), format!("train.init_optimizer_state={state}")];
+        train(&place, &job, name, &["--set", &sets[0], "--set", &sets[1], "--set", "train.max_steps=10"])
+            .with(SUCCESS);
+        let users = &summary(&place, name)["iteration"]["dynamic_tables"][0];
+        assert_eq!(users["rows"].as_u64(), Some(45), "{users}");
+    }
+    let other = "table.0.rows.capacity=46";
+    train(&place, &job, "other", &["--set", &format!("train.init_from={from}"), "--set", other])
+        .with(USAGE)
+        .says(&["has a different shape", "capacity"]);
+    let average = "train.average={ kind = 'last', every_steps = 20, count = 3, save = 'always' }";
+    train(&place, &job, "average", &["--set", average]).with(SUCCESS);
+    assert_eq!(json_file(&place.path("average/summary.json"))["average"]["steps"][0].as_u64(), Some(60));
+}
+
+#[test]
+fn what_a_job_may_not_say_is_refused() {
+    let (place, job) = place();
+    let check = |sets: &[&str]| {
+        let sets: Vec<_> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        run([&["check", &job][..], &sets].concat())
+    };
+    check(&[]).with(SUCCESS);
+    let refused = |set: &str, words: &str| drop(check(&[set]).with(USAGE).says(&[words]));
+    refused("table.0.rows.dynamic=false", "remove rows, or set dynamic = true");
+    refused("table.0.rows.ttl_steps=3", "ttl_steps has no effect with evict = \"lru\"");
+    refused("table.0.rows.evict=ttl", "set ttl_steps");
+    refused("table.0.rows.capacity=0", "a whole number of rows from 1");
+    refused("table.0.rows.capacity=5x", "a whole number of rows from 1");
+    refused("table.0.rows.admit_after=256", "a whole number from 1 to 255");
+    refused("table.0.oov_row=3", "remove oov_row");
+    refused("table.0.placement=hybrid", "use another placement");
+    refused("table.0.frequent_rows=7", "without frequent_rows");
+    refused("device.kind=cuda", "");
+    let plain =
+        fs::read_to_string(&job).unwrap().replace("rows = { capacity = \"1k\", evict = \"none\" }", "");
+    let plain = place.file("plain.toml", plain);
+    run(["check", &plain]).with(USAGE).says(&["column items has an open vocabulary"]);
+    // A table without room for all items ends the training, unless the job says otherwise.
+    train(&place, &job, "full", &["--set", "table.1.rows.capacity=20"])
+        .with(USAGE)
+        .says(&["table items has no row for id", "20 ids have its 20 rows"]);
+    for policy in ["skip", "oov"] {
+        let set = format!("table.1.ids_out_of_range={policy}");
+        train(&place, &job, policy, &["--set", "table.1.rows.capacity=20", "--set", &set]).with(SUCCESS);
+        let items = &summary(&place, policy)["iteration"]["dynamic_tables"][1];
+        assert!(items["unadmitted_lookups"].as_u64().unwrap() > 1000, "{items}");
+    }
+}
