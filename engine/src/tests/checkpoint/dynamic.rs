@@ -99,7 +99,7 @@ fn training_resumes_to_the_bit() {
         }
     }
     let counts: Vec<_> = model.dynamic_tables().into_iter().map(|table| table.counts).collect();
-    assert!(counts.iter().all(|counts| counts.evicted > 5 && counts.admitted > 10), "{counts:?}");
+    assert!(counts.iter().all(|counts| counts.evicted > 3 && counts.admitted > 10), "{counts:?}");
     for step in [3, 4, 6] {
         let mut again = resumed(&open(&files, step));
         for batch in &batches[step as usize..9] {
@@ -138,7 +138,8 @@ fn wrong_ids_are_refused() {
     let (_, files) = simulated();
     let mut model = begin(3);
     batches().iter().take(4).for_each(|batch| drop(model.train_step(batch, 1.0).unwrap()));
-    let changes: [(&str, fn(&mut SavedMembership)); 5] = [
+    type Change = fn(&mut SavedMembership);
+    let changes: [(&str, Change); 5] = [
         ("row 0 is no row of a key", |saved| saved.keys.rows[0] = 0),
         ("is no row of a key", |saved| saved.keys.rows[1] = 1 << 60),
         ("occurs twice", |saved| saved.keys.keys[1] = saved.keys.keys[0]),
