@@ -5,8 +5,8 @@
 //! [`table`] describes a table, [`optimizer`] the rules by which its rows learn, [`random`] the random numbers, which
 //! depend only on their position; all three are the same on every device. [`cpu`] is the executable specification,
 //! with which other back ends are compared in tests. With the feature `cuda`, `cuda` has the same on GPUs. Ids are
-//! plain arrays, so no reader is needed here. [`membership`] gives rows to ids that come and go. [`rows`] moves rows with their state between placements, host and
-//! checkpoints.
+//! plain arrays, so no reader is needed here. [`membership`] gives rows to ids that come and go. [`rows`] moves
+//! rows with their state between placements, host and checkpoints.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -23,7 +23,6 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::random::UniformField;
-use crate::table::TableSpec;
 use shard::{Shard, ShardAdmission, Touched};
 
 pub use state::{InvalidMembership, SavedKeys, SavedMembership, SavedSketches};
@@ -314,9 +313,10 @@ pub struct InitialRows {
 }
 
 impl InitialRows {
-    /// Creates the initial rows of a table that is the stream `number` of a seed.
-    pub fn new(table: &TableSpec, seed: u64, number: u32) -> Self {
-        Self { field: Some(UniformField::of_keys(seed, number)), bound: table.initial_bound() }
+    /// Creates the initial rows of a table that is the stream `number` of a seed. `bound` is its
+    /// [`crate::TableSpec::initial_bound`].
+    pub fn new(bound: f32, seed: u64, number: u32) -> Self {
+        Self { field: Some(UniformField::of_keys(seed, number)), bound }
     }
 
     /// Creates the initial rows of a table of zeros.

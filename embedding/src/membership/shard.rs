@@ -207,7 +207,7 @@ impl Shard {
         out
     }
 
-    /// Returns the slots that leave first, `most` at most, the first one last: those of the smallest score, then key,
+    /// Returns the slots that leave first, `most` at most, the first one last: by the smallest score, then key,
     /// among keys that have none of the slots of this batch. All slots are occupied.
     fn leaving(&self, of_batch: &[Option<u32>], most: usize) -> Vec<u32> {
         let mut stays = vec![false; self.keys.len()];

@@ -36,10 +36,28 @@ pub struct SavedSketches {
     pub counters: Vec<u8>,
 }
 
-/// Saved contents that are not those of such a membership.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidMembership(String);
+/// Why saved contents do not belong to a membership.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidMembership {
+    /// Some rows lack a key or a score.
+    #[error("it does not have one key and one score per row")]
+    Incomplete,
+    /// The row is the shared row, or not in the table.
+    #[error("row {0} is no row of a key in its table")]
+    Row(u64),
+    /// The key belongs to another shard than its row.
+    #[error("key {0} is in the wrong shard")]
+    Shard(u64),
+    /// A key has two rows, or a row two keys.
+    #[error("key {0} or its row occurs twice")]
+    Twice(u64),
+    /// There are more or fewer counts than the shards have.
+    #[error("its counts do not match its shards")]
+    Counts,
+    /// Counts belong to a shard that does not exist.
+    #[error("there is no shard {0}")]
+    NoShard(u64),
+}
 
 impl SavedKeys {
     fn push(&mut self, shard: &Shard, slot: u32, row: u64) {
@@ -114,11 +132,11 @@ impl Membership {
     pub fn restore(&mut self, saved: &SavedMembership) -> Result<(), InvalidMembership> {
         let SavedMembership { keys: SavedKeys { rows, keys, scores, freed }, sketches } = saved;
         if keys.len() != rows.len() || scores.len() != rows.len() {
-            return Err(InvalidMembership("it does not have one key and one score per row".into()));
+            return Err(InvalidMembership::Incomplete);
         }
         let slot_of = |row: u64| {
             let slot = self.rows.slot_of(row);
-            slot.ok_or_else(|| InvalidMembership(format!("row {row} is no row of a key in its table")))
+            slot.ok_or_else(|| InvalidMembership::Row(row))
         };
         let changed: Vec<_> = rows.iter().chain(freed).map(|&row| slot_of(row)).collect::<Result<_, _>>()?;
         // Keys may have changed their rows, so that all are free before any is given away.
@@ -129,11 +147,11 @@ impl Membership {
         }
         for (&(shard, slot), (&key, &score)) in changed.iter().zip(keys.iter().zip(scores)) {
             if self.rows.shard_of(key) != shard {
-                return Err(InvalidMembership(format!("key {key} is in the wrong shard")));
+                return Err(InvalidMembership::Shard(key));
             }
             let shard = &mut self.shards[shard];
             if shard.is_occupied(slot) || shard.slot_of(key).is_some() {
-                return Err(InvalidMembership(format!("key {key} or its row occurs twice")));
+                return Err(InvalidMembership::Twice(key));
             }
             shard.occupy(slot, key, score);
         }
@@ -154,14 +172,14 @@ impl Membership {
         let bytes = self.rows.sketch_bytes() as usize;
         let SavedSketches { shards, added, counters } = saved;
         if added.len() != shards.len() || counters.len() != shards.len() * bytes {
-            return Err(InvalidMembership("its counts are not those of as many shards".into()));
+            return Err(InvalidMembership::Counts);
         }
         if bytes == 0 {
             return Ok(());
         }
         for ((&number, &added), counters) in shards.iter().zip(added).zip(counters.chunks_exact(bytes)) {
             let Some(shard) = self.shards.get_mut(usize::try_from(number).unwrap_or(usize::MAX)) else {
-                return Err(InvalidMembership(format!("there is no shard {number}")));
+                return Err(InvalidMembership::NoShard(number));
             };
             shard.sketch.added = added;
             shard.sketch.counters.copy_from_slice(counters);

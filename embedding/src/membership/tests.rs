@@ -335,16 +335,15 @@ fn keys_of_an_earlier_training_are_older_than_new_ones() {
 
 #[test]
 fn initial_rows_depend_on_seed_table_and_key() {
-    let table = TableSpec { name: "C1".into(), rows: 16, dim: 5, dtype: crate::Dtype::Fp32, dynamic: None };
     let of = |seed, number, key| {
         let mut weights = vec![9.0; 5];
-        InitialRows::new(&table, seed, number).fill(key, &mut weights);
+        InitialRows::new(0.25, seed, number).fill(key, &mut weights);
         weights
     };
     let mut all =
         vec![of(1, 0, 0), of(2, 0, 0), of(1, 1, 0), of(1, 0, 1), of(1, 0, 1 << 32), of(1, 0, u64::MAX)];
     let mut row = vec![0.0; 5];
-    UniformField::new(1, 0).fill_row(0, table.initial_bound(), &mut row);
+    UniformField::new(1, 0).fill_row(0, 0.25, &mut row);
     all.push(row);
     assert!(all.iter().flatten().all(|weight| weight.abs() <= 0.25 && *weight != 0.0));
     for (number, one) in all.iter().enumerate() {

@@ -23,8 +23,7 @@ pub trait StateSource: Send + Sync {
     /// reached; rows of tables are then partly set.
     fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError>;
 
-    /// The memberships of tables whose rows are given to ids as they come, with the tables' numbers. Those of tables that
-    /// the source does not have are absent.
+    /// The memberships of dynamic tables, with the tables' numbers, as far as the source has these tables.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`], [`CheckpointError::Io`].

@@ -47,7 +47,7 @@ struct DynamicTable {
     membership: Membership,
     /// The columns that look it up, ascending.
     columns: Vec<usize>,
-    /// The tables whose rows are those of the membership: itself, then those of first-order terms.
+    /// The tables that have the membership's rows: itself, then the tables of first-order terms.
     followers: Vec<Follower>,
 }
 
@@ -77,7 +77,7 @@ impl DynamicTables {
         let follower = |number: usize| {
             let (table, optimizer) = all[number].clone();
             let initial = match seed.filter(|_| number < spec.tables.len()) {
-                Some(seed) => InitialRows::new(&table, seed, number as u32),
+                Some(seed) => InitialRows::new(table.initial_bound(), seed, number as u32),
                 None => InitialRows::zeros(),
             };
             Follower { number, table, optimizer, initial }
@@ -116,7 +116,7 @@ impl DynamicTables {
         for (number, membership) in saved {
             let table = self.tables.iter_mut().find(|table| table.number == number);
             let table = table.expect("the table has a membership");
-            assert_eq!(table.membership.rows(), membership.rows(), "the rows are those of the table");
+            assert_eq!(table.membership.rows(), membership.rows(), "the table has as many rows");
             table.membership = membership;
         }
     }
@@ -187,7 +187,7 @@ impl DynamicTables {
 }
 
 impl DynamicTable {
-    /// Does what the job says with look-ups of ids that were refused, given by their places among those of the table.
+    /// Does what the job says with look-ups of ids that were refused, given by their places among the table's look-ups.
     fn refuse(&self, batch: &mut Samples, refused: &[usize], key: u64) -> Result<(), FullTable> {
         match self.membership.rows().evict {
             Eviction::None { if_full: IfFull::Fail } => Err(FullTable {

@@ -81,8 +81,8 @@ impl CpuModel {
     }
 
     /// Creates a model with given parameters, laid out as [`rankine_model::DenseLayout::named_layers`] describes, and
-    /// fresh state of the dense optimizer. `tables` are those of the spec, then those of first-order terms. Rows that are
-    /// given to ids begin with zeros.
+    /// fresh state of the dense optimizer. `tables` are those of the spec, then those of first-order terms. New rows of
+    /// dynamic tables begin with zeros.
     ///
     /// # Panics
     /// If parameters or tables do not match the spec.
@@ -222,8 +222,8 @@ impl CpuModel {
     /// the step count changes, and which ids have rows.
     ///
     /// # Errors
-    /// [`FullTable`] if a table has no row for a new id and the job says that training fails then. The model must not be
-    /// used any more.
+    /// [`FullTable`] if a table has no row for a new id and the job says that training fails then. The model must not
+    /// be used any more.
     ///
     /// # Panics
     /// If the batch is empty or its columns do not match the model.

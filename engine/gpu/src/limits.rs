@@ -75,8 +75,7 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     }
     found.extend(job.dynamic_conflicts(|table| {
         format!(
-            "GPUs do not support rows that are given to ids as they come, as those of table {table}: {ON_CPU}, or remove \
-             rows from this [[table]]"
+            "GPUs do not support dynamic tables, such as {table}: {ON_CPU}, or remove rows from this [[table]]"
         )
     }));
     let mut refuse = |key: String, message: String| found.push(Conflict::new(key, message));

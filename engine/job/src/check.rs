@@ -8,7 +8,9 @@ use rankine_reader::schema::is_column_name;
 use rankine_topology::{Topology, TopologyError};
 
 use super::data::DataCache;
+use super::dynamic::{Evict, TableRows};
 use super::embedding::{Exchange, Placement, Tier};
+use super::model::Table;
 use super::network::CollNet;
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
@@ -256,7 +258,7 @@ impl Job {
                     ),
                 );
             }
-            for (key, message) in table.rows.iter().flat_map(|rows| rows.problems(table)) {
+            for (key, message) in table.rows.iter().flat_map(|rows| row_problems(rows, table)) {
                 conflict(key, message);
             }
             if let Some(own) = table.dim.filter(|&own| own != dim && self.model.kind().multiplies_vectors) {
@@ -380,6 +382,37 @@ impl Job {
             }
         }
     }
+}
+
+/// Returns what is wrong with the settings of a table's rows: keys and messages.
+fn row_problems(rows: &TableRows, table: &Table) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
+    if !rows.dynamic {
+        let what = "rows of ids of the dataset need no capacity: remove rows, or set dynamic = true";
+        found.push(("rows.dynamic", what.into()));
+    }
+    match (rows.evict, rows.ttl_steps) {
+        (Evict::Ttl, None) => {
+            let what = "\"ttl\" needs the steps after which an id loses its row: set ttl_steps";
+            found.push(("rows.evict", what.into()));
+        }
+        (Evict::None | Evict::Lru | Evict::Lfu, Some(_)) => {
+            let what = format!("ttl_steps has no effect with evict = \"{}\": remove it", rows.evict.name());
+            found.push(("rows.ttl_steps", what));
+        }
+        _ => {}
+    }
+    if table.oov_row.is_some() {
+        let what = "ids without a row look up a shared row of their own: remove oov_row";
+        found.push(("oov_row", what.into()));
+    }
+    if table.placement == Some(Placement::Hybrid) || table.frequent_rows.is_some() {
+        let key = if table.frequent_rows.is_some() { "frequent_rows" } else { "placement" };
+        let what = "which rows are frequent is not known before ids have them: use another placement, such as \
+                    row-wise, without frequent_rows";
+        found.push((key, what.into()));
+    }
+    found
 }
 
 /// Checks the name of a table, which is part of tensor names.

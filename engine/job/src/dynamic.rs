@@ -6,8 +6,8 @@ use rankine_embedding::membership::{CAPACITY_MAX, DynamicRows, Eviction, IfFull}
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::guard::IdPolicy;
 use super::values::{AdmitAfter, Count};
-use super::{Conflict, IdPolicy, Job, Table};
 
 /// `rows` of a `[[table]]`: the table gives its rows to ids as they come, instead of having one row per id of the
 /// dataset. Ids without a row look up one shared row. A step first admits the new ids of its batch, in the order of
@@ -174,7 +174,7 @@ impl schemars::JsonSchema for Capacity {
 
 impl TableRows {
     /// Returns the rows of a table of which ids out of range have this policy.
-    fn of_table(&self, policy: IdPolicy) -> DynamicRows {
+    pub(super) fn of_table(&self, policy: IdPolicy) -> DynamicRows {
         let evict = match (self.evict, self.ttl_steps) {
             (Evict::None, _) => Eviction::None {
                 if_full: match policy {
@@ -189,57 +189,6 @@ impl TableRows {
             (Evict::Lfu, _) => Eviction::Lfu,
         };
         DynamicRows { capacity: self.capacity.get(), admit_after: self.admit_after.get(), evict }
-    }
-
-    /// Returns what is wrong with the settings of a table's rows: keys and messages.
-    pub(super) fn problems(&self, table: &Table) -> Vec<(&'static str, String)> {
-        let mut found = Vec::new();
-        if !self.dynamic {
-            let what = "rows of ids of the dataset need no capacity: remove rows, or set dynamic = true";
-            found.push(("rows.dynamic", what.into()));
-        }
-        match (self.evict, self.ttl_steps) {
-            (Evict::Ttl, None) => {
-                let what = "\"ttl\" needs the steps after which an id loses its row: set ttl_steps";
-                found.push(("rows.evict", what.into()));
-            }
-            (Evict::None | Evict::Lru | Evict::Lfu, Some(_)) => {
-                let what =
-                    format!("ttl_steps has no effect with evict = \"{}\": remove it", self.evict.name());
-                found.push(("rows.ttl_steps", what));
-            }
-            _ => {}
-        }
-        if table.oov_row.is_some() {
-            let what = "ids without a row look up a shared row of their own: remove oov_row";
-            found.push(("oov_row", what.into()));
-        }
-        if table.placement == Some(super::Placement::Hybrid) || table.frequent_rows.is_some() {
-            let key = if table.frequent_rows.is_some() { "frequent_rows" } else { "placement" };
-            let what = "which rows are frequent is not known before ids have them: use another placement, such as \
-                        row-wise, without frequent_rows";
-            found.push((key, what.into()));
-        }
-        found
-    }
-}
-
-impl Job {
-    /// Returns the rows of the table of a `[[table]]`, if they are given to ids as they come.
-    #[doc(hidden)]
-    pub fn dynamic_rows(&self, table: &Table) -> Option<DynamicRows> {
-        let policy = table.ids_out_of_range.unwrap_or(self.guard.ids_out_of_range);
-        table.rows.as_ref().map(|rows| rows.of_table(policy))
-    }
-
-    /// Returns a conflict for each table whose rows are given to ids as they come, for something that does not support
-    /// them.
-    #[doc(hidden)]
-    pub fn dynamic_conflicts(&self, message: impl Fn(&str) -> String) -> Vec<Conflict> {
-        let tables = self.tables.iter().enumerate().filter(|(_, table)| table.rows.is_some());
-        tables
-            .map(|(number, table)| Conflict::new(format!("table.{number}.rows"), message(&table.name())))
-            .collect()
     }
 }
 

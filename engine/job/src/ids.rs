@@ -1,9 +1,10 @@
 //! The policy for ids outside their tables, column by column.
 
+use rankine_embedding::DynamicRows;
 use rankine_reader::schema::{Categorical, VocabularyKind};
 use rankine_reader::{OutOfRange, Schema, vocabulary};
 
-use super::{Conflict, IdPolicy, Job};
+use super::{Conflict, IdPolicy, Job, Table};
 
 impl Job {
     /// Returns the rule for the ids of each categorical column. Columns with the same problem share one conflict.
@@ -24,6 +25,25 @@ impl Job {
             return Ok(rules);
         }
         Err(problems.iter().map(|(problem, columns)| problem.conflict(columns)).collect())
+    }
+}
+
+impl Job {
+    /// Returns the rows of the table of a `[[table]]`, if they are given to ids as they come.
+    #[doc(hidden)]
+    pub fn dynamic_rows(&self, table: &Table) -> Option<DynamicRows> {
+        let policy = table.ids_out_of_range.unwrap_or(self.guard.ids_out_of_range);
+        table.rows.as_ref().map(|rows| rows.of_table(policy))
+    }
+
+    /// Returns a conflict for each table whose rows are given to ids as they come, for something that does not support
+    /// them.
+    #[doc(hidden)]
+    pub fn dynamic_conflicts(&self, message: impl Fn(&str) -> String) -> Vec<Conflict> {
+        let tables = self.tables.iter().enumerate().filter(|(_, table)| table.rows.is_some());
+        tables
+            .map(|(number, table)| Conflict::new(format!("table.{number}.rows"), message(&table.name())))
+            .collect()
     }
 }
 

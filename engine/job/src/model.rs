@@ -229,8 +229,8 @@ pub struct Table {
     /// the same category in all of them: they share one exact vocabulary, or use hashing or ids with the same number
     /// of rows.
     pub columns: Vec<String>,
-    /// Rows that are given to ids as they come. Without it, each id of the columns has its own row. The columns may then
-    /// have different numbers of rows.
+    /// Makes the table dynamic: its rows are given to ids as they come, and the columns may have different numbers of
+    /// rows. Without it, each id of the columns has its own row.
     pub rows: Option<TableRows>,
     /// Name of the table in the saved model. Without it, the names of the columns, joined with `+`.
     pub name: Option<String>,

@@ -657,9 +657,8 @@ mod tests {
 
     #[test]
     fn numbers_are_given_or_left_to_rankine() {
-        let three = Ranks::Count(RankCount::new(3).unwrap());
+        let (three, auto) = (Ranks::Count(RankCount::new(3).unwrap()), Ranks::Auto);
         assert_eq!((three.get(), three.to_string(), Ranks::ONE.get()), (3, "3".into(), 1));
-        let auto = Ranks::Auto;
         assert_eq!((auto.get(), auto.count(), auto.to_string()), (1, None, "\"auto\"".into()));
         let read = |text: &str| serde_json::from_str(text).map_err(|error| error.to_string());
         assert_eq!(read("\"auto\""), Ok(EvalBatchSize::Auto));

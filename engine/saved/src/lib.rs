@@ -181,8 +181,7 @@ pub trait Weights {
         visit: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
     ) -> Result<(), SavedModelError>;
 
-    /// Returns the memberships of the tables whose rows are given to ids as they come, with the tables' numbers; none if
-    /// the model has no such tables.
+    /// Returns the memberships of dynamic tables, with the tables' numbers; none if the model has no such tables.
     ///
     /// # Errors
     /// The errors of reading them.

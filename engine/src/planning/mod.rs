@@ -79,8 +79,7 @@ struct PlacementRequest {
 }
 
 impl PlacementRequest {
-    /// Returns the request of a table whose rows are given to ids as they come: which of them are frequent is not known,
-    /// so that no table is hybrid.
+    /// Returns the request of a dynamic table: which of its rows are frequent is not known, so that it is not hybrid.
     fn of_dynamic_rows(self) -> Self {
         let placement = self.placement.filter(|&placement| placement != Placement::Hybrid);
         Self { placement: placement.or(Some(Placement::RowWise)), frequent_rows: None, ..self }
@@ -223,8 +222,8 @@ impl Planning {
     }
 }
 
-/// Returns how often rows are looked up that are given to ids as they come, from the frequencies of the ids: any row may
-/// have any of them.
+/// Returns how often rows of a dynamic table are looked up, from the frequencies of the ids: any row may have any of
+/// them.
 fn of_dynamic_rows(frequencies: TableFrequencies, table_rows: u64) -> TableFrequencies {
     let TableFrequencies { samples, lookups, distinct_rows, head, tail } = frequencies;
     let head = head.into_iter().map(|(_, lookups)| CountClass { rows: 1, lookups });

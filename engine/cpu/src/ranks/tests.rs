@@ -160,7 +160,8 @@ proptest! {
         let (mut several, mut again) = (over_ranks(), over_ranks());
         for number in 0..50 {
             let batch = &batches[number % batches.len()];
-            let (expected, loss) = (one_rank.train_step(batch, 1.0).unwrap().loss, several.train_step(batch, 1.0).unwrap().loss);
+            let of_step = |model: &mut CpuModel| model.train_step(batch, 1.0).unwrap().loss;
+            let (expected, loss) = (of_step(&mut one_rank), of_step(&mut several));
             prop_assert!((loss - expected).abs() <= 1e-5 * expected.abs(), "step {}: {} {}", number, loss, expected);
             prop_assert_eq!(again.train_step(batch, 1.0).unwrap().loss.to_bits(), loss.to_bits());
         }

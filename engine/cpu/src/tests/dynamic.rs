@@ -123,7 +123,7 @@ fn rows_of_ids_learn_as_other_rows_do() {
                 0 => Table::initialized(table, optimizer, SEED, 0),
                 1 => {
                     let whole = Table::initialized(table.clone(), optimizer, SEED, 1);
-                    let initial = InitialRows::new(&table, SEED, 1);
+                    let initial = InitialRows::new(table.initial_bound(), SEED, 1);
                     Table::filled(table, optimizer, |row, weights| match keys_of_rows[row as usize] {
                         Some(key) => initial.fill(key, weights),
                         None => weights.copy_from_slice(whole.weights(row)),
@@ -262,7 +262,7 @@ fn rows_begin_anew_with_each_id() {
     let model = model(rows(1, 1, Eviction::Lru), Dtype::Fp32, ADAGRAD);
     let initial = |key| {
         let mut weights = vec![0.0; 6];
-        InitialRows::new(&model.spec.tables[1], SEED, 1).fill(key, &mut weights);
+        InitialRows::new(model.spec.tables[1].initial_bound(), SEED, 1).fill(key, &mut weights);
         let row = [&weights[..], &[0.1; 6]].concat();
         let term = vec![0.0, 0.1, 0.0, 0.0];
         vec![row, term.clone(), term]

@@ -55,7 +55,10 @@ impl ModelSpec {
         };
         if let Some(table) = self.tables.iter().find(|table| !fits(table)) {
             let rows = table.rows;
-            return Err(format!("table {} has {rows} rows, which are not those of its capacity", table.name));
+            return Err(format!(
+                "table {} has {rows} rows, which is not the number for its capacity",
+                table.name
+            ));
         }
         if let Some(feature) = self.features.iter().find(|feature| feature.table >= self.tables.len()) {
             return Err(format!("feature {} uses a table that does not exist", feature.column));

@@ -132,7 +132,7 @@ fn rows_that_lost_their_ids_are_free() {
     assert!(found.rows.iter().all(|row| of_base.rows.contains(row)) && found.freed.is_empty());
 }
 
-/// Ids that are not those of the table are damage.
+/// Ids that do not belong to the table are damage.
 #[test]
 fn wrong_ids_are_refused() {
     let (_, files) = simulated();
