@@ -158,8 +158,8 @@ impl Membership {
         self.restore_sketches(sketches)
     }
 
-    /// Sets the last step whose batch was admitted. If it is an earlier one than that of some keys, because optimizers
-    /// start afresh and count steps from 0, these keys count as looked up in this step.
+    /// Sets the last step whose batch was admitted. Keys that were looked up later, because optimizers start afresh and
+    /// count steps from 0, count as looked up in this step.
     pub fn continue_from(&mut self, step: u64) {
         self.step = step;
         if self.rows.evict != Eviction::Lfu {

@@ -255,7 +255,7 @@ impl CpuModel {
     /// Replaces memberships of tables, given with the tables' numbers.
     ///
     /// # Panics
-    /// If one is not that of its table.
+    /// If one does not belong to its table.
     pub fn set_memberships(&mut self, memberships: Vec<(usize, Membership)>) {
         self.dynamic.set(memberships);
     }

@@ -208,8 +208,8 @@ fn check_table(number: usize, table: &job::Table, schema: &Schema, conflicts: &m
             && table.rows.is_none()
         {
             conflict(format!(
-                "the columns {} and {name} cannot share a table: they have {rows} and {other_rows} rows. Convert them with one \
-                 vocabulary (kind \"shared\"), or hash both to the same number of rows",
+                "the columns {} and {name} cannot share a table: they have {rows} and {other_rows} rows. Convert them \
+                 with one vocabulary (kind \"shared\"), or hash both to the same number of rows",
                 first.name
             ));
         } else if !share_meaning(first, column) {
