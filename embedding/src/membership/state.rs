@@ -136,7 +136,7 @@ impl Membership {
         }
         let slot_of = |row: u64| {
             let slot = self.rows.slot_of(row);
-            slot.ok_or_else(|| InvalidMembership::Row(row))
+            slot.ok_or(InvalidMembership::Row(row))
         };
         let changed: Vec<_> = rows.iter().chain(freed).map(|&row| slot_of(row)).collect::<Result<_, _>>()?;
         // Keys may have changed their rows, so that all are free before any is given away.
