@@ -137,7 +137,12 @@ fn saved_models_know_the_ids_of_their_rows() {
     let (dataset, samples) = dataset(&place);
     let mut model = CpuModel::initialized(&Model::sgd(with_ids.clone(), 0.5), 3);
     for first in [0, 10, 20, 30] {
-        model.train_step(&samples.slice(first..first + 10), 1.0).unwrap();
+        let mut batch = samples.slice(first..first + 10);
+        if first > 0 {
+            // All other ids of this column expire.
+            batch.categorical[0].ids.fill(4);
+        }
+        model.train_step(&batch, 1.0).unwrap();
     }
     let known = |membership: &Membership| {
         let keys: Vec<_> =
@@ -150,7 +155,7 @@ fn saved_models_know_the_ids_of_their_rows() {
     assert_eq!(logits(&mut opened, &samples), logits(&mut model, &samples));
     for ((_, found), (_, expected)) in opened.memberships().zip(model.memberships()) {
         assert_eq!(known(found), known(expected));
-        assert!(known(expected).len() > 2);
+        assert!(!known(expected).is_empty());
     }
     // Some have expired, and are not saved.
     let counts = |model: &CpuModel| model.dynamic_tables().iter().map(|table| table.rows).sum::<u64>();

@@ -281,6 +281,7 @@ impl Backend for CudaModel {
             exchanged: self.traffic()?.into(),
             look_ups: look_ups.collect(),
             phases: phases.collect(),
+            dynamic_tables: Vec::new(),
         })
     }
 
