@@ -208,6 +208,11 @@ vocabulary = { kind = \"shared\", with = \"item\" }
 column = \"rows\"
 separator = \" \"
 vocabulary = { kind = \"identity\", rows = 10 }
+[[categorical]]
+column = \"items\"
+name = \"item_keys\"
+separator = \"|\"
+vocabulary = { kind = \"open\" }
 [[sequence]]
 name = \"clicks\"
 columns = [\"items\", \"rows\"]

@@ -33,7 +33,29 @@ pub struct Shape {
     /// The sequences `S1`, `S2`, ...
     #[serde(rename = "sequence", skip_serializing_if = "Vec::is_empty")]
     pub sequences: Vec<SequenceShape>,
+    /// The columns whose categories come and go, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub churn: Option<ChurnShape>,
 }
+
+/// Columns whose categories come and go. They have an open vocabulary, and `rows` categories at a time. Samples are in
+/// order of time: the training part has all days but the last one, which is the evaluation part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ChurnShape {
+    /// The columns, such as `C1`; none of them is in the query of a sequence.
+    pub columns: Vec<String>,
+    /// The days of both parts.
+    #[cfg_attr(test, schemars(range(min = 2, max = DAYS_MAX)))]
+    pub days: u32,
+    /// How long each category lives.
+    #[cfg_attr(test, schemars(range(min = 1, max = DAYS_MAX)))]
+    pub lifetime_days: u32,
+}
+
+/// The most days of a [`ChurnShape`].
+const DAYS_MAX: u32 = 10_000;
 
 /// A sequence of a shape: for each column of its query, it has one with the same vocabulary. For `C2`, the sequence
 /// `S1` has `S1_C2`.
@@ -74,15 +96,17 @@ struct UncheckedShape {
     /// The sequences `S1`, `S2`, ...; raw records have none.
     #[serde(default, rename = "sequence")]
     sequences: Vec<SequenceShape>,
+    /// Columns whose categories come and go; raw records have none.
+    churn: Option<ChurnShape>,
 }
 
 impl TryFrom<UncheckedShape> for Shape {
     type Error = Conflict;
 
     fn try_from(
-        UncheckedShape { name, dense, rows, hotness, ragged, pooling, sequences }: UncheckedShape,
+        UncheckedShape { name, dense, rows, hotness, ragged, pooling, sequences, churn }: UncheckedShape,
     ) -> Result<Self, Conflict> {
-        let shape = Self { name, dense, rows, hotness, ragged, pooling, sequences };
+        let shape = Self { name, dense, rows, hotness, ragged, pooling, sequences, churn };
         shape.validate().map(|()| shape)
     }
 }
@@ -92,7 +116,8 @@ fn default_pooling() -> Pooling {
 }
 
 /// The built-in shapes.
-const BUILT_IN: [(&str, &str); 3] = [
+const BUILT_IN: [(&str, &str); 4] = [
+    ("churn", include_str!("../shapes/churn.toml")),
     ("dlrm", include_str!("../shapes/dlrm.toml")),
     ("dlrm-dcnv2", include_str!("../shapes/dlrm-dcnv2.toml")),
     ("sequences", include_str!("../shapes/sequences.toml")),
@@ -159,7 +184,42 @@ impl Shape {
             let message = format!("a hotness of {} is not within 1 to {HOTNESS_MAX}", self.hotness[at]);
             return conflict(&format!("hotness.{at}"), message);
         }
-        (0..).zip(&self.sequences).try_for_each(|(number, sequence)| self.validate_sequence(number, sequence))
+        (0..)
+            .zip(&self.sequences)
+            .try_for_each(|(number, sequence)| self.validate_sequence(number, sequence))?;
+        self.churn.as_ref().map_or(Ok(()), |churn| self.validate_churn(churn))
+    }
+
+    fn validate_churn(
+        &self,
+        ChurnShape { columns, days, lifetime_days }: &ChurnShape,
+    ) -> Result<(), Conflict> {
+        let conflict = |key: &str, what: String| Err(Conflict::new(format!("churn.{key}"), what));
+        if !(2..=DAYS_MAX).contains(days) {
+            return conflict("days", format!("{days} days are not within 2 to {DAYS_MAX}"));
+        }
+        if !(1..=DAYS_MAX).contains(lifetime_days) {
+            return conflict("lifetime_days", format!("{lifetime_days} days are not within 1 to {DAYS_MAX}"));
+        }
+        if columns.is_empty() {
+            return conflict("columns", "churn needs a column".into());
+        }
+        for (at, name) in columns.iter().enumerate() {
+            let key = format!("columns.{at}");
+            if self.column(name).is_none() {
+                let last = self.rows.len();
+                return conflict(&key, format!("there is no column `{name}`: columns are C1 to C{last}"));
+            }
+            if columns[..at].contains(name) {
+                return conflict(&key, format!("{name} is listed twice"));
+            }
+            if self.sequences.iter().any(|sequence| sequence.query.contains(name)) {
+                let what =
+                    format!("{name} is in the query of a sequence, whose categories cannot come and go");
+                return conflict(&key, what);
+            }
+        }
+        Ok(())
     }
 
     fn validate_sequence(&self, number: usize, sequence: &SequenceShape) -> Result<(), Conflict> {
@@ -194,6 +254,18 @@ impl Shape {
         (0..self.rows.len()).find(|&column| column_name(column) == name)
     }
 
+    /// Returns the numbers of the columns whose categories come and go.
+    pub(crate) fn churning(&self) -> Vec<usize> {
+        let columns = self.churn.iter().flat_map(|churn| &churn.columns);
+        columns.filter_map(|name| self.column(name)).collect()
+    }
+
+    /// Returns the categories that each categorical column of the schema has at a time: at most `cap`.
+    pub(crate) fn categories(&self, cap: Option<u64>) -> Vec<u64> {
+        let of = |column: usize| cap.map_or(self.rows[column], |cap| self.rows[column].min(cap));
+        (0..self.rows.len()).chain(self.queries().concat()).map(of).collect()
+    }
+
     /// Returns the numbers of the columns of each sequence's query.
     pub(crate) fn queries(&self) -> Vec<Vec<usize>> {
         let query =
@@ -214,19 +286,21 @@ impl Shape {
     /// Returns the schema of this shape, with tables of at most `rows_cap` rows. The columns of sequences come last.
     pub fn schema(&self, rows_cap: Option<u64>) -> Schema {
         let transform = DenseTransform::plain(DenseFunction::MlperfLog);
-        let categorical = |(column, &rows): (usize, &u64)| {
+        let (categories, churning) = (self.categories(rows_cap), self.churning());
+        let categorical = |column: usize| {
+            let is_open = churning.contains(&column);
             let hotness = self.hotness_of(column);
             Categorical {
                 name: column_name(column),
-                rows: Some(rows_cap.map_or(rows, |cap| rows.min(cap))),
+                rows: (!is_open).then(|| categories[column]),
                 hotness: if self.ragged { Hotness::Ragged { max: hotness } } else { Hotness::Fixed(hotness) },
                 pooling: self.pooling,
-                vocabulary: VocabularyKind::Identity,
+                vocabulary: if is_open { VocabularyKind::Open } else { VocabularyKind::Identity },
                 weighted: false,
                 shares: None,
             }
         };
-        let mut categorical: Vec<_> = self.rows.iter().enumerate().map(categorical).collect();
+        let mut categorical: Vec<_> = (0..self.rows.len()).map(categorical).collect();
         let mut sequences = Vec::new();
         for ((number, query), &SequenceShape { max, .. }) in (1..).zip(self.queries()).zip(&self.sequences) {
             let name = format!("S{number}");
@@ -295,6 +369,8 @@ mod tests {
             &format!("{shape}hotnes = [1, 1]"),
             &format!("{shape}[[sequence]]\nquery = [\"C1\"]"),
             &format!("{shape}[[sequence]]\nquery = [\"C1\"]\nmax = 0"),
+            &format!("{shape}[churn]\ncolumns = [\"C1\"]\ndays = 1\nlifetime_days = 1"),
+            &format!("{shape}[churn]\ncolumns = [\"C1\"]\ndays = 2"),
         ] {
             Shape::from_toml("x.toml", wrong).unwrap_err();
             assert!(violation(wrong).is_some(), "{wrong}");
@@ -340,6 +416,18 @@ mod tests {
     }
 
     #[test]
+    fn columns_with_churn_have_open_vocabularies() {
+        let shape = Shape::load("churn").unwrap();
+        let schema = shape.schema(Some(9000));
+        schema.validate().unwrap();
+        let tables: Vec<_> = schema.categorical.iter().map(Categorical::table).collect();
+        assert_eq!(tables, ["keys (open)", "keys (open)", "100 rows (identity)"]);
+        assert_eq!(shape.categories(Some(9000)), [9000, 5000, 100]);
+        let text = serde_json::to_string(&shape).unwrap();
+        assert_eq!(serde_json::from_str::<Shape>(&text).unwrap(), shape);
+    }
+
+    #[test]
     fn the_built_in_shapes_are_the_published_ones() {
         let dlrm = Shape::load("dlrm").unwrap();
         assert_eq!((dlrm.rows.len(), dlrm.rows.iter().sum::<u64>()), (26, 187_767_399));
@@ -348,12 +436,13 @@ mod tests {
         assert_eq!(dcnv2.hotness.iter().sum::<u32>(), 214);
         let error = Shape::load("dlmr").unwrap_err().to_string();
         assert!(
-            error.ends_with("built-in shape (dlrm, dlrm-dcnv2, sequences): did you mean `dlrm`?"),
+            error.ends_with("built-in shape (churn, dlrm, dlrm-dcnv2, sequences): did you mean `dlrm`?"),
             "{error}"
         );
         let sequence = |keys: &str| {
             format!("name='x'\ndense=1\nrows=[9,8]\nhotness=[1,1]\nragged=false\n[[sequence]]\n{keys}")
         };
+        let churn = |keys: &str| format!("name='x'\ndense=1\nrows=[9,8]\n[churn]\n{keys}");
         for (bad, expected) in [
             ("", "x.toml: missing key `name`"),
             ("name='x'\ndense=1\nrow=[1]", "x.toml:3:1: unknown key `row`\n  |\n3 | row=[1]\n  | ^^^\n"),
@@ -372,6 +461,24 @@ mod tests {
             ("name='x'\ndense=1\nrows=[1]\nhotness=[4294967296]", "from 0 to 4294967295"),
             ("name='x'\ndense=65537\nrows=[1]", "the limit of 65536"),
             (&sequence("query=['C1']\nmax=0"), "x.toml:8:5: 0 positions are not within 1 to 65536"),
+            (
+                &churn("columns=['C1']\ndays=1\nlifetime_days=5"),
+                "x.toml:6:6: 1 days are not within 2 to 10000",
+            ),
+            (
+                &churn("columns=['C1']\ndays=9\nlifetime_days=0"),
+                "x.toml:7:15: 0 days are not within 1 to 10000",
+            ),
+            (&churn("columns=[]\ndays=9\nlifetime_days=5"), "x.toml:5:9: churn needs a column"),
+            (
+                &churn("columns=['C2', 'C3']\ndays=9\nlifetime_days=5"),
+                "x.toml:5:16: there is no column `C3`: columns are C1 to C2",
+            ),
+            (&churn("columns=['C1', 'C1']\ndays=9\nlifetime_days=5"), "C1 is listed twice"),
+            (
+                &(churn("columns=['C1']\ndays=9\nlifetime_days=5") + "\n[[sequence]]\nquery=['C1']\nmax=5"),
+                "C1 is in the query of a sequence",
+            ),
             (&sequence("query=[]\nmax=5"), "x.toml:7:7: a sequence needs a column in its query"),
             (
                 &sequence("query=['C1','C3']\nmax=5"),

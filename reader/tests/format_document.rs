@@ -580,6 +580,7 @@ fn the_document_suffices_to_read_generated_datasets() {
             ragged,
             pooling: Pooling::Mean,
             sequences: Vec::new(),
+            churn: None,
         };
         let spec =
             GenerateSpec { shape, rows_cap: None, samples: 1100, eval_samples: 70, alpha: 1.1, seed: 5 };

@@ -37,6 +37,7 @@ mod metrics;
 mod models;
 mod notes;
 mod one_class;
+mod open;
 mod outputs;
 mod plan;
 mod popularity;

@@ -23,10 +23,11 @@ use super::{CommandError, monitoring, output, signals};
 Examples:
   rankine generate --shape dlrm --rows-cap 2000 --samples 1000000 --eval-samples 100000 --out data/tiny
   rankine generate --shape dlrm-dcnv2 --rows-cap 5000000 --samples 100000000 --alpha 1.2 --out data/bench
+  rankine generate --shape churn --samples 29000000 --eval-samples 1000000 --out data/churn
   rankine generate --shape sequences --samples 4000000 --eval-samples 200000 --out data/sequences
   rankine generate --shape shapes/mine.toml --samples 10000 --out data/mine")]
 pub(crate) struct Args {
-    /// The columns: dlrm, dlrm-dcnv2, sequences, or the path of a shape file
+    /// The columns: churn, dlrm, dlrm-dcnv2, sequences, or the path of a shape file
     #[arg(long, value_name = "SHAPE")]
     shape: String,
 

@@ -25,9 +25,9 @@ pub struct Data {
     /// of them, in this order. A relative path is relative to the working directory of the command. Set either this or
     /// `raw`.
     pub(crate) dir: Option<Folders>,
-    /// The columns of a dataset that does not exist yet: `dlrm`, `dlrm-dcnv2`, `sequences`, or the path of a shape
-    /// file. `rankine check` and `rankine plan` use it until the dataset exists, and ignore it afterwards. Only with
-    /// `dir`.
+    /// The columns of a dataset that does not exist yet: `churn`, `dlrm`, `dlrm-dcnv2`, `sequences`, or the path of a
+    /// shape file. `rankine check` and `rankine plan` use it until the dataset exists, and ignore it afterwards. Only
+    /// with `dir`.
     pub(crate) shape: Option<Shape>,
     /// Raw files, read without conversion.
     pub(crate) raw: Option<Raw>,
@@ -355,7 +355,7 @@ fn one_label() -> Count {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Generate {
-    /// The columns: `dlrm`, `dlrm-dcnv2`, `sequences`, or the path of a shape file.
+    /// The columns: `churn`, `dlrm`, `dlrm-dcnv2`, `sequences`, or the path of a shape file.
     pub shape: Shape,
     /// Limits tables to this number of rows. Without it, tables are as large as the shape states.
     pub rows_cap: Option<Count>,

@@ -105,3 +105,46 @@ fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, IdProblem> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rankine_reader::schema::{DenseDtype, Hotness, Label, Pooling};
+
+    use super::*;
+
+    #[test]
+    fn no_key_of_an_open_vocabulary_is_out_of_range() {
+        let column = |name: &str, rows, vocabulary| Categorical {
+            name: name.into(),
+            rows,
+            hotness: Hotness::Fixed(1),
+            pooling: Pooling::Sum,
+            vocabulary,
+            weighted: false,
+            shares: None,
+        };
+        let schema = Schema {
+            labels: vec![Label::new("click")],
+            weight: None,
+            dense: Vec::new(),
+            dense_dtype: DenseDtype::F32,
+            sequences: Vec::new(),
+            categorical: vec![
+                column("user", None, VocabularyKind::Open),
+                column("film", Some(9), VocabularyKind::Exact { min_count: 1 }),
+                column("hour", Some(24), VocabularyKind::Identity),
+            ],
+        };
+        let rules = |policy: &str| {
+            let set = format!("guard.ids_out_of_range='{policy}'");
+            let job = Job::from_toml("job.toml", crate::tests::SOUND, &[set]).unwrap();
+            job.id_rules(&schema).map_err(|conflicts| conflicts[0].to_string())
+        };
+        assert_eq!(rules("skip"), Ok(vec![OutOfRange::Fail, OutOfRange::Leave, OutOfRange::Leave]));
+        let refused = rules("oov").unwrap_err();
+        assert!(
+            refused.starts_with("guard.ids_out_of_range: column hour has no exact vocabulary"),
+            "{refused}"
+        );
+    }
+}

@@ -319,7 +319,7 @@ mod tests {
         let job = Job::from_toml("job.toml", JOB, &[""; 0]).unwrap();
         let (name, rows, pooling) = ("four".into(), vec![30, 20, 30, 10], Pooling::Sum);
         let (hotness, sequences) = (Vec::new(), Vec::new());
-        let shape = Shape { name, dense: 0, rows, hotness, ragged: false, pooling, sequences };
+        let shape = Shape { name, dense: 0, rows, hotness, ragged: false, pooling, sequences, churn: None };
         let schema = shape.schema(None);
         let model = translate(&job, &schema).unwrap();
         let statistics = statistics(&job, &Source::Law { schema: &schema, alpha: 1.2 }).unwrap();

@@ -117,7 +117,7 @@ mod tests {
         let job = Job::from_toml("small.toml", &text, &[""; 0]).unwrap();
         let (name, rows, pooling) = ("small".into(), vec![10, 20], Pooling::Sum);
         let (hotness, sequences) = (Vec::new(), Vec::new());
-        let shape = Shape { name, dense: 2, rows, hotness, ragged: false, pooling, sequences };
+        let shape = Shape { name, dense: 2, rows, hotness, ragged: false, pooling, sequences, churn: None };
         translate(&job, &shape.schema(None)).unwrap()
     }
 

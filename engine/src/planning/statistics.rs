@@ -289,7 +289,8 @@ mod tests {
         let schema = |rows, hotness: u32, ragged| {
             let (name, rows) = ("one".into(), vec![rows]);
             let (hotness, pooling) = (vec![hotness], rankine_reader::schema::Pooling::Sum);
-            Shape { name, dense: 0, rows, hotness, ragged, pooling, sequences: Vec::new() }.schema(None)
+            Shape { name, dense: 0, rows, hotness, ragged, pooling, sequences: Vec::new(), churn: None }
+                .schema(None)
         };
         let rows = LAW_HEAD_ROWS + TAIL_ROWS;
         let ColumnStatistics { frequencies, lengths } = law(&schema(rows, 4, false).categorical[0], 1.0);

@@ -311,6 +311,7 @@ mod tests {
             ragged: false,
             pooling: Pooling::Sum,
             sequences: Vec::new(),
+            churn: None,
         };
         let spec =
             GenerateSpec { shape, rows_cap: None, samples: 60_000, eval_samples: 10, alpha: 1.05, seed: 3 };

@@ -5,7 +5,7 @@
 //! click an item if they clicked items of the same group before, in shops with a positive effect. Pooled columns show
 //! which items and which shops are in a history, but not which item came from which shop, so a model needs attention.
 
-use super::effect::Effects;
+use super::effect::{Category, Effects};
 use crate::rng::Rng;
 
 /// The standard deviation of the sum over the positions, if half of `max` positions have one attribute beside the item.
@@ -33,16 +33,19 @@ impl Interest {
         Self { seed, query, columns, scale: DEVIATION / matches.max(1.0).sqrt() }
     }
 
-    /// Returns what the positions add to the logit; `ranks` has the frequency ranks of a sample's ids by column.
-    pub(super) fn logit(&self, ranks: &[Vec<u64>]) -> f64 {
-        let Some(group) = ranks[self.query].first().and_then(|&rank| self.group(rank)) else { return 0.0 };
+    /// Returns what the positions add to the logit; `drawn` has a sample's categories by column.
+    pub(super) fn logit(&self, drawn: &[Vec<Category>]) -> f64 {
+        let Some(group) = drawn[self.query].first().and_then(|category| self.group(category.rank)) else {
+            return 0.0;
+        };
         let (items, others) = (self.columns[0], &self.columns[1..]);
-        let positions = ranks[items].iter().enumerate().filter(|&(_, &rank)| self.group(rank) == Some(group));
+        let positions = drawn[items].iter().enumerate();
+        let positions = positions.filter(|(_, item)| self.group(item.rank) == Some(group));
         let value = |position: usize| -> f64 {
             let attributes = if others.is_empty() { &self.columns[..] } else { others };
             let effect = |&column: &usize| {
                 let effects = Effects { seed: self.seed, purpose: 0x7eac_0004, kind: 0, column };
-                effects.of(ranks[column][position])
+                effects.of(drawn[column][position])
             };
             attributes.iter().map(effect).sum::<f64>() / (attributes.len() as f64).sqrt()
         };

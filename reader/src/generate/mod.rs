@@ -5,6 +5,7 @@
 //! counters, nine bytes per row). Functions of libm come from the crate of that name, so that all machines give the
 //! same bytes.
 
+mod churn;
 mod effect;
 mod interest;
 mod power_law;
@@ -29,8 +30,9 @@ use crate::schema::{DenseFunction, Hotness, Schema};
 use crate::write::DatasetWriter;
 
 pub use crate::origin::{GenerateSpec, Generation};
-pub use crate::shape::{SequenceShape, Shape};
-use effect::SQRT_3;
+pub use crate::shape::{ChurnShape, SequenceShape, Shape};
+use churn::Churn;
+use effect::{Category, SQRT_3};
 use interest::Interest;
 pub use power_law::PowerLaw;
 use teacher::Teacher;
@@ -118,6 +120,7 @@ struct Generator {
     /// The columns of each sequence, which come after all others.
     sequences: Vec<Vec<usize>>,
     laws: Vec<PowerLaw>,
+    churn: Churn,
     dense: Vec<LogCount>,
     teacher: Teacher,
     stop: Stop,
@@ -137,8 +140,7 @@ impl Generator {
             |_| LogCount { mean: 1.0 + 3.0 * rng.unit_f64(), deviation: 0.8 + 0.7 * rng.unit_f64() };
         let dense: Vec<LogCount> = (0..schema.dense.len()).map(log_count).collect();
         let moments: Vec<_> = dense.iter().map(|dense| (dense.mean, dense.deviation)).collect();
-        // All tables of a shape have rows.
-        let rows = schema.categorical.iter().map(|column| column.rows.unwrap_or(1));
+        let rows = spec.shape.categories(spec.rows_cap).into_iter();
         let laws = rows.map(|rows| PowerLaw::new(rows, spec.alpha));
         let sequences = schema.columns_of_sequences();
         let interests = spec.shape.queries().into_iter().zip(&sequences).zip(&schema.sequences);
@@ -150,6 +152,7 @@ impl Generator {
         Self {
             seed: spec.seed,
             laws: laws.collect(),
+            churn: Churn::new(spec),
             teacher: Teacher::new(spec.seed, &moments, spec.shape.rows.len(), interests),
             sequences,
             dense,
@@ -166,35 +169,35 @@ impl Generator {
         mut judge: impl FnMut(f64, bool),
     ) -> Result<Samples> {
         let mut samples = Samples::new(&self.schema);
-        let mut ranks = vec![Vec::new(); self.laws.len()];
+        let mut drawn = vec![Vec::new(); self.laws.len()];
         for number in range {
             if number.is_multiple_of(SAMPLES_BETWEEN_LOOKS) {
                 self.stop.check()?;
             }
+            let time = self.churn.time(part, number);
             let mut rng = Rng::from_parts(&[self.seed, part as u64, number]);
             for dense in &self.dense {
                 samples.dense.push(dense.draw(&mut rng));
             }
             let single = self.laws.len() - self.sequences.iter().map(Vec::len).sum::<usize>();
-            for (column, ranks) in ranks.iter_mut().enumerate().take(single) {
+            for (column, bag) in drawn.iter_mut().enumerate().take(single) {
                 let ids = match self.schema.categorical[column].hotness {
                     Hotness::Fixed(ids) => ids,
                     Hotness::Ragged { max } => rng.below(u64::from(max) + 1) as u32,
                 };
-                self.draw(column, ids, &mut rng, ranks);
+                self.draw((column, time), ids, &mut rng, bag);
             }
             for (columns, sequence) in self.sequences.iter().zip(&self.schema.sequences) {
                 let positions = rng.below(u64::from(sequence.max) + 1) as u32;
                 for &column in columns {
-                    self.draw(column, positions, &mut rng, &mut ranks[column]);
+                    self.draw((column, time), positions, &mut rng, &mut drawn[column]);
                 }
             }
-            let bags = self.laws.iter().zip(&mut samples.categorical);
-            for ((law, bags), ranks) in bags.zip(&ranks) {
-                bags.push(ranks.iter().map(|&rank| law.row(rank)));
+            for (column, (bags, drawn)) in samples.categorical.iter_mut().zip(&drawn).enumerate() {
+                bags.push(drawn.iter().map(|&category| self.id(column, category)));
             }
             samples.len += 1;
-            let logit = self.teacher.logit(&samples, &ranks);
+            let logit = self.teacher.logit(&samples, &drawn);
             let label = rng.unit_f64() < 1.0 / (1.0 + libm::exp(-logit));
             samples.labels[0].push(f32::from(u8::from(label)));
             judge(logit, label);
@@ -202,10 +205,16 @@ impl Generator {
         Ok(samples)
     }
 
-    /// Draws the frequency ranks of a column's ids in a sample.
-    fn draw(&self, column: usize, ids: u32, rng: &mut Rng, ranks: &mut Vec<u64>) {
-        ranks.clear();
-        ranks.extend((0..ids).map(|_| self.laws[column].rank(rng.unit_f64())));
+    /// Draws the categories of a column in a sample at a time.
+    fn draw(&self, (column, time): (usize, u64), ids: u32, rng: &mut Rng, bag: &mut Vec<Category>) {
+        bag.clear();
+        let rank = |_| self.laws[column].rank(rng.unit_f64());
+        bag.extend((0..ids).map(rank).map(|rank| self.churn.category(column, rank, time)));
+    }
+
+    /// Returns the id of a category of a column.
+    fn id(&self, column: usize, category: Category) -> u64 {
+        self.churn.key(column, category).unwrap_or_else(|| self.laws[column].row(category.rank))
     }
 }
 

@@ -4,7 +4,7 @@
 //! few pairs of columns, which only a model with interactions can learn. Rare categories have weak effects, because
 //! no model could learn them from a finite sample. A sequence adds what attention over it yields (`interest.rs`).
 
-use super::effect::{Effects, symmetric};
+use super::effect::{Category, Effects, symmetric};
 use super::interest::Interest;
 use crate::rng::Rng;
 use crate::samples::Samples;
@@ -62,25 +62,25 @@ impl Teacher {
         }
     }
 
-    /// Returns the logit of the last sample in `samples`; `ranks` has the frequency ranks of its ids by column.
-    pub(super) fn logit(&self, samples: &Samples, ranks: &[Vec<u64>]) -> f64 {
+    /// Returns the logit of the last sample in `samples`; `drawn` has its categories by column.
+    pub(super) fn logit(&self, samples: &Samples, drawn: &[Vec<Category>]) -> f64 {
         let dense = &samples.dense[(samples.len - 1) * samples.dense_columns..];
         let terms =
             self.dense.iter().zip(dense).map(|(term, &value)| term.weight * (f64::from(value) - term.mean));
-        let effects: f64 = (0..self.columns).map(|column| self.effect(0, column, &ranks[column])).sum();
+        let effects: f64 = (0..self.columns).map(|column| self.effect(0, column, &drawn[column])).sum();
         let products = self.pairs.iter().enumerate().map(|(pair, &(a, b))| {
             let kind = 1 + pair as u64;
-            self.effect(kind, a, &ranks[a]) * self.effect(kind, b, &ranks[b])
+            self.effect(kind, a, &drawn[a]) * self.effect(kind, b, &drawn[b])
         });
         let products: f64 = products.sum();
-        let interests: f64 = self.interests.iter().map(|interest| interest.logit(ranks)).sum();
+        let interests: f64 = self.interests.iter().map(|interest| interest.logit(drawn)).sum();
         BIAS + terms.sum::<f64>() + self.category_scale * effects + self.pair_scale * products + interests
     }
 
     /// Returns the effect of a bag: the sum of its categories' effects, which have deviation 1 for the most frequent
     /// ones, divided by the square root of their number.
-    fn effect(&self, kind: u64, column: usize, ranks: &[u64]) -> f64 {
+    fn effect(&self, kind: u64, column: usize, bag: &[Category]) -> f64 {
         let effects = Effects { seed: self.seed, purpose: 0x7eac_0002, kind, column };
-        ranks.iter().map(|&rank| effects.of(rank)).sum::<f64>() / (ranks.len().max(1) as f64).sqrt()
+        bag.iter().map(|&category| effects.of(category)).sum::<f64>() / (bag.len().max(1) as f64).sqrt()
     }
 }

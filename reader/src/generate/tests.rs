@@ -1,15 +1,16 @@
 //! Generated data: its bytes, its distributions and the AUC that it states.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tests::file_calls::{assert_durable, observe};
 
 use super::*;
 use crate::dataset::Dataset;
 use crate::schema::Pooling;
-use crate::shape::SequenceShape;
+use crate::shape::{ChurnShape, SequenceShape};
 use crate::stream::{BatchStream, StreamOptions};
 use crate::tests::tree;
+use crate::vocabulary::hash_key;
 
 fn small(shape: Shape, samples: u64) -> GenerateSpec {
     GenerateSpec { shape, rows_cap: Some(1000), samples, eval_samples: samples / 4, alpha: 1.1, seed: 3 }
@@ -20,7 +21,7 @@ fn any_number_of_threads_gives_the_same_bytes() {
     let mut ragged = Shape::load("dlrm").unwrap();
     ragged.hotness = (0..26).map(|column| 1 + column % 3).collect();
     ragged.ragged = true;
-    for shape in [ragged, Shape::load("sequences").unwrap()] {
+    for shape in [ragged, Shape::load("sequences").unwrap(), Shape::load("churn").unwrap()] {
         let temp = tempfile::tempdir().unwrap();
         let spec = small(shape, 40_000);
         let trees = [1, 2, 5].map(|threads| {
@@ -153,6 +154,7 @@ fn the_samples_of_a_seed_never_change() {
             ragged,
             pooling: Pooling::Sum,
             sequences: Vec::new(),
+            churn: None,
         };
         assert_samples(shape, alpha, expected);
     };
@@ -233,6 +235,7 @@ fn the_samples_of_sequences_never_change() {
         ragged: false,
         pooling: Pooling::Sum,
         sequences,
+        churn: None,
     };
     let (train, eval) = (Part::Train, Part::Eval);
     let expected: [Expected<'_, 1, 6>; 5] = [
@@ -320,6 +323,52 @@ fn columns_of_a_sequence_follow_the_law_of_their_query() {
     // The share of the 10 most frequent rows, which both columns have: its deviation is at most 0.5 / sqrt(20,000).
     let [one, many] = [item, items].map(|column| column.coverage(10));
     assert!((one - many).abs() < 0.02, "{one} {many}");
+}
+
+/// Ten days: 2000 samples on each of nine, and 4500 on the last one, which is the evaluation part.
+#[test]
+fn categories_live_for_days_and_do_not_return() {
+    let (days, lifetime_days) = (10, 2);
+    let columns = vec!["C1".to_owned()];
+    let churn = Some(ChurnShape { columns, days, lifetime_days });
+    let shape = Shape { rows: vec![50, 10], churn, ..Shape::load("churn").unwrap() };
+    let temp = tempfile::tempdir().unwrap();
+    let spec = small(shape, 18_000);
+    let manifest =
+        generate(&spec, &temp.path().join("data"), NonZeroUsize::MIN, &Stop::default(), |_| ()).unwrap();
+    let auc = manifest.auc_achievable().unwrap();
+    assert!((0.7..0.95).contains(&auc), "{auc}");
+    let dataset = Dataset::open(&temp.path().join("data")).unwrap();
+    let mut lives = BTreeMap::<u64, (f64, f64)>::new();
+    for (part, first, of_day) in [(Part::Train, 0.0, 2000.0), (Part::Eval, 9.0, 4500.0)] {
+        let mut number = 0;
+        for batch in BatchStream::open(dataset.part(part).unwrap(), &StreamOptions::one_epoch(500)).unwrap() {
+            let samples = &batch.unwrap().samples;
+            for sample in 0..samples.len {
+                let day = first + f64::from(number) / of_day;
+                for &key in samples.categorical[0].bag(sample) {
+                    lives.entry(key).or_insert((day, day)).1 = day;
+                }
+                assert!(samples.categorical[1].bag(sample).iter().all(|&id| id < 10));
+                number += 1;
+            }
+        }
+    }
+    let effects = effect::Effects { seed: 3, purpose: 1, kind: 0, column: 0 };
+    let of = |before| effects.of(Category { rank: 0, before });
+    assert!((1..6).all(|before| of(before) != of(before - 1)), "each has effects of its own");
+
+    // A rank has a category whose life began before the first day, and five that began later.
+    let categories = (0..50).flat_map(|rank| (0..=5).map(move |before| format!("C1/{rank}/{before}")));
+    let keys: BTreeSet<_> = categories.map(|category| hash_key(category.as_bytes())).collect();
+    assert!(lives.keys().all(|key| keys.contains(key)));
+    // The first and the last category of a rank may live too briefly to be drawn.
+    assert!(lives.len() > 200 && lives.len() <= 300, "{}", lives.len());
+    let longest = lives.values().map(|(begin, end)| end - begin).fold(0.0, f64::max);
+    assert!(longest <= 2.0 && longest > 1.9, "{longest}");
+    // About a quarter of those that live at a time begin in half a day.
+    let born = lives.values().filter(|(begin, _)| (4.0..4.5).contains(begin)).count();
+    assert!((4..=24).contains(&born), "{born}");
 }
 
 #[test]

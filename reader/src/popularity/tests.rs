@@ -150,6 +150,7 @@ fn generated(dir: &Path, seed: u64) -> Dataset {
         ragged: true,
         pooling: Pooling::Sum,
         sequences: Vec::new(),
+        churn: None,
     };
     let spec = GenerateSpec { shape, rows_cap: None, samples: 20_000, eval_samples: 10, alpha: 1.1, seed };
     generate(&spec, dir, NonZeroUsize::new(2).unwrap(), &Stop::default(), |_| ()).unwrap();

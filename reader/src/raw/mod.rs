@@ -153,6 +153,9 @@ impl RawFormat {
         if !self.shape.sequences.is_empty() {
             return invalid("it has sequences, but records have a fixed length".into());
         }
+        if self.shape.churn.is_some() {
+            return invalid("its categories come and go, but ids of records are rows of tables".into());
+        }
         if self.labels == 0 {
             return invalid("a record needs at least one label".into());
         }

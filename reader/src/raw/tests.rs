@@ -178,6 +178,9 @@ fn errors_about_lengths_name_a_matching_shape() {
     let sequences = RawFormat::new(Shape::load("sequences").unwrap());
     let refusal = sequences.record_bytes().unwrap_err().to_string();
     assert!(refusal.contains("cannot have the shape sequences: it has sequences"), "{refusal}");
+    let churn = RawFormat::new(Shape::load("churn").unwrap());
+    let refusal = churn.record_bytes().unwrap_err().to_string();
+    assert!(refusal.contains("cannot have the shape churn: its categories come and go"), "{refusal}");
     let endless = RawFormat { labels: u32::MAX, ..RawFormat::new(Shape::load("dlrm").unwrap()) };
     assert!(endless.record_bytes().unwrap_err().to_string().contains("the limit is"));
     assert!(RawFormat { labels: 0, ..endless }.record_bytes().is_err());

@@ -18,7 +18,7 @@ mod settings;
 
 const NO_SETS: [&str; 0] = [];
 
-const SOUND: &str = r#"name = "criteo"
+pub(crate) const SOUND: &str = r#"name = "criteo"
 seed = 7
 
 [data]

@@ -201,6 +201,7 @@ fn any_job() -> impl Strategy<Value = Job> {
     let shape = prop_oneof![
         Just(Shape::Dlrm),
         Just(Shape::DlrmDcnv2),
+        Just(Shape::Churn),
         Just(Shape::Sequences),
         "[a-z \"'\\\\]{0,9}/[a-z]{1,9}".prop_map(|path| Shape::File(path.into())),
     ];

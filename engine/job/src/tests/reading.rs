@@ -1,6 +1,7 @@
 //! What is read: defaults, `--set`, jobs with every key, and files that cannot be read.
 
 use super::*;
+use crate::Shape;
 
 #[test]
 fn what_is_not_written_has_its_default() {
@@ -212,4 +213,20 @@ fn the_jobs_in_configs_are_valid() {
             panic!("{error}");
         }
     }
+}
+
+#[test]
+fn shapes_are_names_or_paths() {
+    for (text, shape) in [
+        ("churn", Shape::Churn),
+        ("dlrm", Shape::Dlrm),
+        ("dlrm-dcnv2", Shape::DlrmDcnv2),
+        ("sequences", Shape::Sequences),
+        ("a/dlrm", Shape::File("a/dlrm".into())),
+        ("dlrm.toml", Shape::File("dlrm.toml".into())),
+    ] {
+        assert_eq!(text.parse(), Ok(shape.clone()));
+        assert_eq!(shape.to_string(), text);
+    }
+    assert!("dlmr".parse::<Shape>().unwrap_err().why.contains("did you mean `dlrm`?"));
 }

@@ -507,5 +507,16 @@ mod tests {
         assert_eq!(told, "model.bottom_mlp: the dataset has no dense columns: remove the bottom MLP");
         narrow.categorical.clear();
         assert!(conflicts(&["model.bottom_mlp=[]"], &narrow).contains("no columns to learn from"));
+
+        let mut open = schema();
+        (open.categorical[1].rows, open.categorical[1].vocabulary) = (None, VocabularyKind::Open);
+        let told = conflicts(&[], &open);
+        assert!(told.starts_with("table: column user has an open vocabulary"), "{told}");
+        assert!(told.contains("columns = [\"user\"] and rows = { dynamic = true"), "{told}");
+        let told = conflicts(&["table=[{ columns = ['user', 'ad'] }]"], &open);
+        assert!(told.contains("user and ad cannot share a table: each has its own vocabulary"), "{told}");
+        (open.categorical[0].rows, open.categorical[0].vocabulary) = (None, VocabularyKind::Open);
+        let told = conflicts(&["table=[{ columns = ['user', 'ad'] }]"], &open);
+        assert!(!told.contains("cannot share a table"), "{told}");
     }
 }

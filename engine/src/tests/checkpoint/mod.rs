@@ -80,6 +80,7 @@ fn batches() -> Vec<Samples> {
         ragged: true,
         pooling: rankine_reader::schema::Pooling::Sum,
         sequences: Vec::new(),
+        churn: None,
     };
     let spec = GenerateSpec { shape, rows_cap: None, samples: 120, eval_samples: 0, alpha: 1.1, seed: 1 };
     let dir = place.path().join("data");
