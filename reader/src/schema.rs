@@ -282,8 +282,8 @@ impl Schema {
     /// Checks what the types cannot express.
     ///
     /// # Errors
-    /// [`Error::Columns`] for a table without rows, an open vocabulary with rows, a deviation of 0, a duplicate name, a column that shares a
-    /// vocabulary which does not exist, or a schema without labels.
+    /// [`Error::Columns`] for a table without rows, an open vocabulary with rows, a deviation of 0, a duplicate name, a
+    /// column that shares a vocabulary which does not exist, or a schema without labels.
     pub fn validate(&self) -> Result<()> {
         if self.labels.is_empty() {
             return Err(Error::columns(None, "the schema has no label column"));

@@ -25,8 +25,8 @@ vocabulary = { kind = "identity", rows = 24 }
 
 /// Converts rows of 40 users, each of whom has a friend among further ones in every second row.
 fn convert(place: &Place, out: &str, args: &[&str]) -> crate::support::Ended {
-    let row = |row: usize| {
-        let friend = if row % 2 == 0 { format!("f{}", row % 9) } else { String::new() };
+    let row = |row: u32| {
+        let friend = if row.is_multiple_of(2) { format!("f{}", row % 9) } else { String::new() };
         format!("{},{row},u{},{friend},{}\n", row % 2, row % 40, row % 24)
     };
     let rows: String = (0..500).map(row).collect();

@@ -31,6 +31,7 @@ fn dataset(place: &TempDir) -> (Dataset, Samples) {
         ragged: true,
         pooling: rankine_reader::schema::Pooling::Sum,
         sequences: Vec::new(),
+        churn: None,
     };
     let spec = GenerateSpec { shape, rows_cap: None, samples: 50, eval_samples: 0, alpha: 1.1, seed: 1 };
     let dir = place.path().join("data");

@@ -313,12 +313,10 @@ impl CsvParser {
                 weighted.push(WeightedColumn { number, name, weights: field, categories: of, separator });
             }
             let target = match column.vocabulary {
-                VocabularyKind::Exact { .. } | VocabularyKind::Hash | VocabularyKind::Open => {
-                    Target::Keys { number, separator }
-                }
                 VocabularyKind::Identity | VocabularyKind::Buckets { .. } => {
                     Target::Rows { number, rows: column.rows.unwrap_or(0), separator }
                 }
+                _ => Target::Keys { number, separator },
             };
             targets[of].push(target);
         }

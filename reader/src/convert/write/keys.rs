@@ -169,7 +169,7 @@ mod tests {
     fn add(sample: &Sample, users: impl Iterator<Item = u64>) {
         // Short and long ones.
         let name = |user: u64| {
-            if user % 3 == 0 { format!("a user of a long name, {user}") } else { format!("u{user}") }
+            if user.is_multiple_of(3) { format!("a user of a long name, {user}") } else { format!("u{user}") }
         };
         let names: Vec<_> = users.map(name).collect();
         let ids: Vec<_> = names.iter().map(|name| hash_key(name.as_bytes())).collect();
