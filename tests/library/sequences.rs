@@ -48,6 +48,7 @@ const DIN: &str =
     "attention=[{ kind = 'din', sequence = 'clicks', query = ['item', 'shop'], hidden = [12, 6] }]";
 const DOT: &str = "attention=[{ kind = 'dot', sequence = 'clicks', query = ['item', 'shop'] }]";
 const MEAN: &str = "attention=[{ kind = 'mean', sequence = 'clicks' }]";
+const POSITIONS: &str = "attention.0.position_embedding=true";
 const CPU: &str = "device.kind=cpu";
 const SETS: [&str; 4] = ["train.shuffle=false", SHARED, DIN, CPU];
 
@@ -102,7 +103,7 @@ fn ranks_learn_attention_as_one_rank_does() {
     let job = support::job(&place);
     let wide = "model={ kind = 'wide-deep', embedding_dim = 4, top_mlp = [16] }";
     for (model, ranks, sets) in
-        [("dlrm", "device.ranks=4", &[][..]), ("wide", "device.ranks=2", &[wide, DOT])]
+        [("dlrm", "device.ranks=4", &[POSITIONS][..]), ("wide", "device.ranks=2", &[wide, DOT])]
     {
         let sets = [&SETS[..], sets].concat();
         train(&place, &job, model, &sets).with(SUCCESS);
@@ -144,6 +145,36 @@ fn attention_learns_more_than_pooling() {
         let [din, mean, pooled] =
             ["din", "mean", "pooled"].map(|name| auc(&place, &format!("{kind}-{name}")));
         assert!(din > mean + 0.02 && din > pooled + 0.02, "{kind}: {din} {mean} {pooled}");
+    }
+}
+
+/// Only the vectors of positions can tell which click was the last one.
+#[test]
+fn positions_are_learned_from() {
+    let place = Place::new();
+    let mut next = numbers(3);
+    let row = |_| {
+        let (item, length) = (next() % 20, 1 + next() % 5);
+        let items: Vec<_> = (0..length).map(|_| next() % 20).collect();
+        let shops: Vec<_> = items.iter().map(|_| next() % 2).collect();
+        // The last click decides.
+        let click = (items[items.len() - 1] % 2 == item % 2) != next().is_multiple_of(10);
+        let joined = |letter: &str, numbers: &[u64]| {
+            numbers.iter().map(|number| format!("{letter}{number}")).collect::<Vec<_>>().join("|")
+        };
+        let (items, shops) = (joined("i", &items), joined("s", &shops));
+        format!("{},{}.5,i{item},s{},{items},{shops}", u8::from(click), next() % 3, next() % 2)
+    };
+    convert(&place, &(0..12_500).map(row).collect::<Vec<_>>());
+    let job = support::job(&place);
+    let model = "model={ kind = 'dlrm', embedding_dim = 8, bottom_mlp = [8], top_mlp = [32] }";
+    for (kind, attention) in [("din", DIN), ("dot", DOT)] {
+        let sets = [SHARED, attention, CPU, model, "train.epochs=8"];
+        let positions = [&sets[..], &[POSITIONS]].concat();
+        train(&place, &job, kind, &sets).with(SUCCESS);
+        train(&place, &job, &format!("{kind}-positions"), &positions).with(SUCCESS);
+        let [without, with] = [kind, &format!("{kind}-positions")].map(|name| auc(&place, name));
+        assert!(with > without + 0.03, "{kind}: {with} {without}");
     }
 }
 

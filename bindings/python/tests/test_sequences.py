@@ -31,7 +31,9 @@ QUERY = ["item", "shop"]
 # Each kind of attention in a kind of model.
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "din": ({"kind": "dlrm", "bottom_mlp": [8, 4]}, {"query": QUERY, "hidden": [8, 3]}),
+    "din-positions": ({"kind": "dcnv2", "cross_layers": 1}, {"query": QUERY, "position_embedding": True}),
     "dot": ({"kind": "dcnv2", "cross_layers": 1}, {"query": QUERY}),
+    "dot-positions": ({"kind": "dlrm", "bottom_mlp": [8, 4]}, {"query": QUERY, "position_embedding": True}),
     "mean": ({"kind": "wide-deep"}, {}),
 }
 
@@ -42,7 +44,7 @@ def job(kind: str) -> dict[str, Any]:
     return {
         **JOB,
         "model": {"embedding_dim": 4, "top_mlp": [16], **model},
-        "attention": [{"kind": kind, "sequence": "clicks", **attention}],
+        "attention": [{"kind": kind.partition("-")[0], "sequence": "clicks", **attention}],
         "table": TABLES,
         "train": {"batch_size": 64, "shuffle": False},
     }
@@ -133,10 +135,12 @@ def test_rows_of_any_form_have_the_scores_of_the_evaluation(place: Path, kind: s
     log_loss = -np.where(labels == 1, np.log(scores), np.log1p(-scores)).mean()
     assert log_loss == pytest.approx(summary["eval"]["log_loss"], abs=1e-6)
 
-    # Of a longer history the last four positions count; the order matters in none of the kinds.
+    # Of a longer history the last four positions count, whose order matters only if positions have vectors.
     assert max(map(len, columns["items"])) > 4
     shorter = {**columns, **{name: [bag[-4:] for bag in columns[name]] for name in ("items", "shops")}}
     np.testing.assert_array_equal(ranker.score(shorter), mapped)
+    turned = {**shorter, **{name: [bag[::-1] for bag in shorter[name]] for name in ("items", "shops")}}
+    assert np.allclose(ranker.score(turned), mapped, atol=1e-6) == (not kind.endswith("positions"))
     assert (ranker.score({**columns, "items": [[] for _ in labels], "shops": [[] for _ in labels]}) != mapped).any()
 
     uneven = {**columns, "shops": [bag[1:] for bag in columns["shops"]]}

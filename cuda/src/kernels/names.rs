@@ -190,6 +190,8 @@ kernels! {
     "pack": Pack = "pack";
     "pooled": PooledCount = "pooled_count", PooledScan = "pooled_scan", PooledCut = "pooled_cut",
         PooledAdd = "pooled_add" [ELEMENTS], PooledSend = "pooled_send" [ELEMENTS];
+    "positions": PositionsAdd = "positions_add" [ELEMENTS],
+        PositionsGradient = "positions_gradient" [ELEMENTS];
     "number": Groups = "number_groups", Number = "number";
     "rails": RailLists = "rail_lists", RailMark = "rail_mark", RailSpread = "rail_spread" [LANES],
         RailGather = "rail_gather" [LANES];

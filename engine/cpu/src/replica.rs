@@ -133,6 +133,11 @@ impl Replica {
                 vectors_finite &= tile.vectors_finite;
             }
         }
+        for (sequence, positions) in self.parts.embedded_positions() {
+            let offsets = &batch.categorical[positions.column].offsets[..=batch.len];
+            let own = &mut self.gradients[positions.vectors.weight()];
+            positions.sum_gradients(offsets, &all_gradients[slots.keys(sequence)], own);
+        }
         self.vector_gradients = all_gradients;
         let Self { parts, gradients, vector_gradients, logit_gradients, tiles, .. } = self;
         let dense = DenseStep { parts, tiles, sum, gradients };
@@ -192,14 +197,16 @@ fn rounds(batch_samples: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 fn sum_weight_gradients(parts: &Parts, tiles: &[Tile], sum: Accumulation, gradients: &mut [f32]) {
-    // The gradients store layer after layer: each layer takes its piece off the front.
-    let mut rest = gradients;
+    // The gradients store layer after layer: each layer takes its piece off the front. Pieces without an MLP, of the
+    // vectors of positions, are complete.
+    let (mut rest, mut first) = (gradients, 0);
     let mut tasks = Vec::new();
     let of_tiles: Vec<_> = tiles.iter().map(|tile| parts.mlps(tile)).collect();
     for (number, &(mlp, _)) in of_tiles[0].iter().enumerate() {
         for (layer_number, layer) in mlp.spec.layers.iter().enumerate() {
-            let (gradients, after) = rest.split_at_mut(layer.end() - layer.offset);
-            rest = after;
+            let (_, from) = rest.split_at_mut(layer.offset - first);
+            let (gradients, after) = from.split_at_mut(layer.end() - layer.offset);
+            (rest, first) = (after, layer.end());
             let shares: Vec<_> =
                 of_tiles.iter().map(|of_tile| of_tile[number].1.layer(layer_number)).collect();
             tasks.push((layer, shares, gradients));

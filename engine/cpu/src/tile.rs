@@ -7,7 +7,7 @@ use rankine_model::ModelSpec;
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
-use super::attention::{Attention, AttentionTile};
+use super::attention::{Attention, AttentionTile, EmbeddedPositions};
 use super::interaction::{InteractionPart, InteractionTile};
 use super::loss::HeadLabels;
 use super::mlp::{Mlp, MlpTile};
@@ -65,7 +65,7 @@ impl Parts {
         let layout = spec.dense_layout();
         assert_eq!(parameters.len(), layout.parameters());
         let mut parts = Self {
-            attention: Attention::all(&spec, layout.attention),
+            attention: Attention::all(&spec, layout.attention, layout.positions),
             interaction: InteractionPart::new(&spec, layout.cross),
             bottom: Mlp::new(layout.bottom),
             top: Mlp::new(layout.top),
@@ -189,6 +189,12 @@ impl Parts {
             }
             bottom.backward(&self.bottom, len, None);
         }
+    }
+
+    /// Returns the learned vectors of positions with the numbers of their sequences.
+    pub(super) fn embedded_positions(&self) -> impl Iterator<Item = (usize, EmbeddedPositions)> {
+        let numbered = self.attention.iter().enumerate();
+        numbered.filter_map(|(number, attention)| Some((number, attention.positions()?)))
     }
 
     /// Returns every MLP of the model with a tile's activations of it, in the order of their parameters.

@@ -318,7 +318,13 @@ mod tests {
             heads: vec![HeadSpec { label: "L1".into(), label_number: 0, weight: 1.0 }],
             tables: (0..2).map(table).collect(),
             features: (0..2).map(feature).collect(),
-            attention: vec![AttentionSpec { sequence: "S".into(), features: vec![1], length_max: 1, unit }],
+            attention: vec![AttentionSpec {
+                sequence: "S".into(),
+                features: vec![1],
+                length_max: 1,
+                unit,
+                position_embedding: None,
+            }],
         };
         let model = Model::sgd(spec, 1.0);
         // The unit's weights and bias; then the logit is the sum of the sequence.

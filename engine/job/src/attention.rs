@@ -39,6 +39,11 @@ pub struct DinAttention {
     /// Widths of the hidden layers of the MLP. A last layer, one weight per position, is added to them.
     #[serde(default = "default_hidden")]
     pub hidden: Vec<Width>,
+    /// Whether each position has a learned vector, which is added to its key. Positions are counted from the end that
+    /// the sequence keeps: from the last one with `keep = "last"`, so that the most recent item always has the same
+    /// vector. All vectors start at 0.
+    #[serde(default)]
+    pub position_embedding: bool,
 }
 
 /// The settings of `kind = "dot"`.
@@ -51,6 +56,11 @@ pub struct DotAttention {
     /// The categorical columns of the query: one for each column of the sequence, in their order, with vectors of the
     /// same length. They usually share a table with it.
     pub query: Vec<String>,
+    /// Whether each position has a learned vector, which is added to its key. Positions are counted from the end that
+    /// the sequence keeps: from the last one with `keep = "last"`, so that the most recent item always has the same
+    /// vector. All vectors start at 0.
+    #[serde(default)]
+    pub position_embedding: bool,
 }
 
 /// The settings of `kind = "mean"`.
@@ -96,6 +106,15 @@ impl Attention {
             Self::Mean(_) => &[],
         }
     }
+
+    /// Returns whether each position has a learned vector. Those of a mean would only depend on its length.
+    pub fn position_embedding(&self) -> bool {
+        match self {
+            Self::Din(DinAttention { position_embedding, .. })
+            | Self::Dot(DotAttention { position_embedding, .. }) => *position_embedding,
+            Self::Mean(_) => false,
+        }
+    }
 }
 
 impl DinAttention {
@@ -110,12 +129,24 @@ impl Settings<DinAttention> {
     pub fn hidden(self, widths: impl IntoIterator<Item = u32>) -> Self {
         self.set("hidden", Vec::from_iter(widths))
     }
+
+    /// Sets whether each position has a learned vector.
+    pub fn position_embedding(self, has: bool) -> Self {
+        self.set("position_embedding", has)
+    }
 }
 
 impl DotAttention {
     /// Returns the settings of dot-product attention over a sequence, with these columns as its query.
     pub fn new<C: AsRef<str>>(sequence: &str, query: impl IntoIterator<Item = C>) -> Settings<Self> {
         Self::settings().set("sequence", sequence).set("query", names(query))
+    }
+}
+
+impl Settings<DotAttention> {
+    /// Sets whether each position has a learned vector.
+    pub fn position_embedding(self, has: bool) -> Self {
+        self.set("position_embedding", has)
     }
 }
 

@@ -157,11 +157,12 @@ fn write_attention(out: &mut String, attention: &Attention) -> fmt::Result {
     writeln!(out, "\n[[attention]]\nkind = \"{}\"", attention.name())?;
     writeln!(out, "sequence = {}", quoted(attention.sequence()))?;
     match attention {
-        Attention::Din(DinAttention { sequence: _, query, hidden }) => {
-            writeln!(out, "query = {}\nhidden = {:?}", quoted_names(query), widths(hidden))
+        Attention::Din(DinAttention { sequence: _, query, hidden, position_embedding }) => {
+            writeln!(out, "query = {}\nhidden = {:?}", quoted_names(query), widths(hidden))?;
+            writeln!(out, "position_embedding = {position_embedding}")
         }
-        Attention::Dot(DotAttention { sequence: _, query }) => {
-            writeln!(out, "query = {}", quoted_names(query))
+        Attention::Dot(DotAttention { sequence: _, query, position_embedding }) => {
+            writeln!(out, "query = {}\nposition_embedding = {position_embedding}", quoted_names(query))
         }
         Attention::Mean(MeanAttention { sequence: _ }) => Ok(()),
     }

@@ -1,9 +1,13 @@
 //! Attention over sequences: which features are the attributes of a sequence, and how the weight of each position is
 //! computed.
 
+use rankine_reader::schema::Keep;
 use serde::{Deserialize, Serialize};
 
 use super::interaction::Outputs;
+
+/// The most elements of the vectors of a sequence's positions: 256 MB.
+pub(super) const POSITION_ELEMENTS_MAX: usize = 1 << 26;
 
 /// Attention over a sequence. Its attributes are features whose bags have the same number of ids in each sample: a
 /// *position* of the sequence has one id of each. The *key* of a position is the concatenation of its rows. The sum of
@@ -20,6 +24,10 @@ pub struct AttentionSpec {
     pub length_max: usize,
     /// How the weight of a position is computed.
     pub unit: AttentionUnit,
+    /// If present, each position has a learned vector that is added to its key. Position 0 is at this end of a
+    /// sample's sequence, the end that remains of a longer one, so that what is cut off changes no other position.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position_embedding: Option<Keep>,
 }
 
 /// How the weight of a position is computed. The query of a sample is the concatenation of the vectors of some

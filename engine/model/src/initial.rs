@@ -8,13 +8,13 @@ use crate::spec::ModelSpec;
 const DENSE_STREAMS: u32 = 1 << 31;
 
 /// Returns the dense parameters at the start of training: a function of the seed only. Weights are uniform with
-/// variance `2 / (inputs + outputs)` (Glorot and Bengio, 2010), biases and first-order terms 0.
+/// variance `2 / (inputs + outputs)` (Glorot and Bengio, 2010); biases, first-order terms and the vectors of
+/// positions are 0.
 pub fn initial_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
     let layout = spec.dense_layout();
     let mut parameters = vec![0.0; layout.parameters()];
-    let first_order = layout.linear.layers.first();
     for (number, (_, layer)) in layout.named_layers().iter().enumerate() {
-        if Some(layer) == first_order {
+        if layout.starts_at_zero(layer) {
             continue;
         }
         let bound = (6.0 / (layer.inputs + layer.outputs) as f64).sqrt() as f32;

@@ -51,6 +51,9 @@ pub struct DenseLayout {
     pub bottom: MlpSpec,
     /// One per attention: the MLP that computes the weights of positions; without layers if it has none.
     pub attention: Vec<MlpSpec>,
+    /// One per attention: the vectors of its positions as the W of a layer, `[position, elements of a key]`; `None` if
+    /// positions have no vectors.
+    pub positions: Vec<Option<Layer>>,
     /// The sequences of these.
     sequences: Vec<String>,
     /// One per cross layer: W only, or V and U.
@@ -84,6 +87,11 @@ impl DenseLayout {
             .iter()
             .map(|attention| mlp(4 * spec.key_elements(attention), &mut attention.unit.layers().into_iter()));
         let attention = attention.collect();
+        let positions = spec.attention.iter().map(|attention| {
+            let vectors = attention.position_embedding.map(|_| plain(attention.length_max, false));
+            mlp(spec.key_elements(attention), &mut vectors.into_iter()).layers.pop()
+        });
+        let positions = positions.collect();
         let width = spec.vector_elements();
         let layers = spec.interaction.layers(width).into_iter();
         let cross = layers.map(|layer| mlp(width, &mut layer.into_iter())).collect();
@@ -92,7 +100,7 @@ impl DenseLayout {
         let has_linear = spec.wide && spec.dense_columns > 0;
         let linear = mlp(spec.dense_columns, &mut has_linear.then(|| plain(heads, false)).into_iter());
         let sequences = spec.attention.iter().map(|attention| attention.sequence.clone()).collect();
-        Self { bottom, attention, sequences, cross, top, linear }
+        Self { bottom, attention, positions, sequences, cross, top, linear }
     }
 
     /// The number of dense parameters.
@@ -101,7 +109,7 @@ impl DenseLayout {
     }
 
     /// Every layer with its name, in the order of their parameters: `bottom.0`, ..., `attention.SEQUENCE.0`, ...,
-    /// `cross.0` or `cross.0.v` and `cross.0.u`, ..., `top.0`, ..., `linear`.
+    /// `positions.SEQUENCE`, ..., `cross.0` or `cross.0.v` and `cross.0.u`, ..., `top.0`, ..., `linear`.
     pub fn named_layers(&self) -> Vec<(String, Layer)> {
         let numbered = |name: &str, mlp: &MlpSpec| -> Vec<_> {
             let layers = mlp.layers.iter().enumerate();
@@ -115,7 +123,20 @@ impl DenseLayout {
         let bottom = numbered("bottom", &self.bottom).into_iter();
         let attention = self.sequences.iter().zip(&self.attention);
         let attention = attention.flat_map(|(name, mlp)| numbered(&format!("attention.{name}"), mlp));
-        bottom.chain(attention).chain(cross).chain(numbered("top", &self.top)).chain(linear).collect()
+        let positions = self.sequences.iter().zip(&self.positions);
+        let positions = positions.filter_map(|(name, layer)| Some((format!("positions.{name}"), (*layer)?)));
+        bottom
+            .chain(attention)
+            .chain(positions)
+            .chain(cross)
+            .chain(numbered("top", &self.top))
+            .chain(linear)
+            .collect()
+    }
+
+    /// Returns whether a layer starts with weights of 0: first-order terms, and the vectors of positions.
+    pub(super) fn starts_at_zero(&self, layer: &Layer) -> bool {
+        self.linear.layers.first() == Some(layer) || self.positions.contains(&Some(*layer))
     }
 }
 

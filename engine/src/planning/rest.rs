@@ -3,7 +3,7 @@
 use rankine_embedding::plan::{Machine, NonTableLoad, NonTableMemory};
 use rankine_topology::Topology;
 
-use rankine_model::Model;
+use rankine_model::{Layer, Model};
 
 /// The forward pass writes and reads activations; the backward pass writes and reads their gradients.
 const ACTIVATION_PASSES: f64 = 4.0;
@@ -36,7 +36,9 @@ pub fn rest(
     // The first layers need no gradients with respect to their inputs, the dense columns.
     let first = [layout.bottom.layers.first(), layout.linear.layers.first()];
     let (mut flops, mut matmuls, mut activations) = (0.0, 0, 0);
-    for (_, layer) in &layers {
+    // The vectors of positions are added, not multiplied.
+    let multiplied = |layer: &Layer| !layout.positions.contains(&Some(*layer));
+    for (_, layer) in layers.iter().filter(|(_, layer)| multiplied(layer)) {
         let products = if first.contains(&Some(layer)) { 2 } else { 3 };
         flops += (products * 2 * layer.inputs * layer.outputs) as f64;
         matmuls += products as u64;

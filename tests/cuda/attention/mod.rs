@@ -3,11 +3,12 @@
 mod bench;
 mod formula;
 mod kernels;
+mod positions;
 mod resume;
 mod training;
 
 use super::Body;
 
 pub(crate) fn bodies() -> Vec<Body> {
-    [kernels::BODIES, training::BODIES, resume::BODIES, bench::BODIES].concat()
+    [kernels::BODIES, positions::BODIES, training::BODIES, resume::BODIES, bench::BODIES].concat()
 }

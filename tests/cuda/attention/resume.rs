@@ -33,6 +33,7 @@ kind = "din"
 sequence = "clicks"
 query = ["item", "shop"]
 hidden = [36]
+position_embedding = true
 [[attention]]
 kind = "dot"
 sequence = "views"

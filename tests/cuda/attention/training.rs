@@ -4,7 +4,7 @@ use rankine::job::Precision;
 use rankine_embedding::Pooling;
 use rankine_model::{AttentionSpec, AttentionUnit, FeatureSpec, Interaction};
 use rankine_reader::Bags;
-use rankine_reader::schema::Hotness;
+use rankine_reader::schema::{Hotness, Keep};
 
 use crate::scoring::scores_have_the_same_bits;
 use crate::training::{
@@ -66,7 +66,9 @@ impl Training {
                 training.hotness.push(Hotness::Ragged { max: length_max as u32 });
             }
             let unit = unit.expect("each sequence has a kind");
-            spec.attention.push(AttentionSpec { sequence: name.into(), features, length_max, unit });
+            let position_embedding = words.one_of(&[None, Some(Keep::Last), Some(Keep::First)]);
+            let sequence = name.into();
+            spec.attention.push(AttentionSpec { sequence, features, length_max, unit, position_embedding });
         }
         let tables: Vec<_> =
             spec.features[before..].iter().map(|feature| spec.tables[feature.table].rows).collect();

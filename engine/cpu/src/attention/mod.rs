@@ -4,17 +4,19 @@
 //! A position's key is the concatenation of the rows of its ids. The gradient with respect to a key goes to the update
 //! of these rows, look-up by look-up: see [`crate::positions`].
 
+mod embedded;
 mod unit;
 
 use std::ops::Range;
 
-use rankine_model::{AttentionSpec, MlpSpec, ModelSpec};
+use rankine_model::{AttentionSpec, Layer, MlpSpec, ModelSpec};
 use rankine_reader::Samples;
 
 use crate::mlp::{Mlp, MlpTile};
 use crate::positions::features_of;
 use crate::tables::LookUp;
 
+pub(super) use embedded::EmbeddedPositions;
 use unit::{Unit, UnitTile};
 
 /// A model's attention over one sequence.
@@ -31,6 +33,8 @@ pub(super) struct Attention {
     /// Where the vectors of the query are among a sample's.
     query: Vec<Range<usize>>,
     unit: Unit,
+    /// The learned vectors of positions, if they have some.
+    positions: Option<EmbeddedPositions>,
 }
 
 /// What attention keeps of one tile between forward and backward pass.
@@ -80,10 +84,11 @@ impl<'a> Positions<'a> {
 }
 
 impl Attention {
-    /// Creates the attention of a model; `units` are the MLPs of its layout.
-    pub(super) fn all(spec: &ModelSpec, units: Vec<MlpSpec>) -> Vec<Self> {
+    /// Creates the attention of a model; `units` and `positions` are the MLPs and the vectors of its layout.
+    pub(super) fn all(spec: &ModelSpec, units: Vec<MlpSpec>, positions: Vec<Option<Layer>>) -> Vec<Self> {
         let slots: Vec<_> = features_of(spec).map(|(_, _, slot)| slot).collect();
         let attention = |(number, (attention, unit)): (usize, (&AttentionSpec, MlpSpec))| {
+            let vectors = positions[number];
             let slots_of =
                 |features: &[usize]| features.iter().map(|&feature| slots[feature].clone()).collect();
             Self {
@@ -93,6 +98,7 @@ impl Attention {
                 sums: slots_of(&attention.features),
                 query: slots_of(attention.unit.query()),
                 unit: Unit::new(&attention.unit, unit),
+                positions: EmbeddedPositions::new(attention, vectors),
             }
         };
         spec.attention.iter().zip(units).enumerate().map(attention).collect()
@@ -125,6 +131,9 @@ impl Attention {
         starts.extend(offsets.iter().map(|&offset| offset as usize - first));
         keys.resize((end - first) * self.width, 0.0);
         tables.keys(batch, self.number, first..end, keys);
+        if let Some(positions) = &self.positions {
+            positions.add_to(parameters, starts, keys);
+        }
         queries.clear();
         if !self.query.is_empty() {
             for row in vectors.chunks_exact(stride) {
@@ -199,6 +208,11 @@ impl Attention {
                 rest = after;
             }
         }
+    }
+
+    /// Returns the learned vectors of positions, if they have some.
+    pub(super) fn positions(&self) -> Option<EmbeddedPositions> {
+        self.positions
     }
 
     /// Returns the unit's MLP, without layers if it has none.

@@ -8,6 +8,7 @@ use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
 use rankine_model::{
     AttentionSpec, AttentionUnit, FeatureSpec, HeadSpec, Interaction, Layer, Model, ModelSpec, TrainingRules,
 };
+use rankine_reader::schema::Keep;
 use rankine_reader::{Bags, Samples};
 
 use crate::model::CpuModel;
@@ -97,7 +98,19 @@ impl Oracle {
                     let id = batch.categorical[feature].bag(sample)[position];
                     self.tables[self.spec.features[feature].table][id as usize].clone()
                 };
-                attention.features.iter().flat_map(row).collect()
+                let mut key: Vec<f64> = attention.features.iter().flat_map(row).collect();
+                let vectors = self.layers.iter().find(|(name, _)| {
+                    name.strip_prefix("positions.").is_some_and(|of| of == attention.sequence)
+                });
+                if let Some((_, layer)) = vectors {
+                    let number = match attention.position_embedding {
+                        Some(Keep::Last) => length - position - 1,
+                        _ => position,
+                    };
+                    let vector = &self.parameters[layer.offset + number * key.len()..];
+                    key.iter_mut().zip(vector).for_each(|(key, vector)| *key += vector);
+                }
+                key
             })
             .collect();
         let product = |key: &[f64]| key.iter().zip(query).map(|(key, query)| key * query).sum::<f64>();
@@ -367,13 +380,20 @@ pub(crate) fn any_spec() -> impl Strategy<Value = ModelSpec> {
                 ..queries[query].clone()
             };
             features.extend(query.iter().enumerate().map(attribute));
+            let position_embedding = [None, Some(Keep::Last), Some(Keep::First)][(hidden.len() + number) % 3];
             let unit = match kind {
                 0 => AttentionUnit::Din { query, hidden },
                 1 => AttentionUnit::Dot { query },
                 _ => AttentionUnit::Mean,
             };
             let features = (first..features.len()).collect();
-            attention.push(AttentionSpec { sequence: format!("S{number}"), features, length_max: 3, unit });
+            attention.push(AttentionSpec {
+                sequence: format!("S{number}"),
+                features,
+                length_max: 3,
+                unit,
+                position_embedding,
+            });
         }
         let table = |(number, (rows, own_dim)): (usize, (u64, usize))| TableSpec {
             name: format!("T{number}"),
@@ -467,7 +487,7 @@ proptest! {
 
 /// A medium-sized model of each kind, with everything that kind can have.
 pub(crate) fn models() -> Vec<ModelSpec> {
-    let spec = |interaction, wide| {
+    let spec = |interaction, wide: bool| {
         let equal_lengths = matches!(interaction, Interaction::Dot | Interaction::FactorizationMachine);
         let table = |number: usize| TableSpec {
             name: format!("T{number}"),
@@ -491,15 +511,18 @@ pub(crate) fn models() -> Vec<ModelSpec> {
             weighted: false,
         };
         let attributes = [attribute(7, 2), attribute(8, 4), attribute(9, 5)];
-        let over = |sequence: &str, features, unit| AttentionSpec {
+        let over = |sequence: &str, features, unit, position_embedding| AttentionSpec {
             sequence: sequence.into(),
             features,
             length_max: 3,
             unit,
+            position_embedding,
         };
+        let din = AttentionUnit::Din { query: vec![2, 4], hidden: vec![36] };
+        let dot = AttentionUnit::Dot { query: vec![0] };
         let attention = vec![
-            over("clicks", vec![7, 8], AttentionUnit::Din { query: vec![2, 4], hidden: vec![36] }),
-            over("carts", vec![9], AttentionUnit::Dot { query: vec![0] }),
+            over("clicks", vec![7, 8], din, Some(Keep::Last)),
+            over("carts", vec![9], dot, wide.then_some(Keep::First)),
         ];
         ModelSpec {
             dense_columns: 5,

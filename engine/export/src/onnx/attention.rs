@@ -4,6 +4,7 @@
 //! positions has keys of zeros, so that its weights do not matter unless they are normalized.
 
 use rankine_model::{AttentionSpec, AttentionUnit};
+use rankine_reader::schema::Keep;
 
 use super::graph::{Attribute, Graph};
 use super::inputs::{Arrangement, Bags, add_at, zeros};
@@ -29,7 +30,10 @@ impl Network<'_> {
             self.graph.enter(&spec.features[feature].column);
             bags[feature].rows(self.graph, self.tensors[table.as_str()])
         });
-        let rows: Vec<_> = rows.collect();
+        let mut rows: Vec<_> = rows.collect();
+        if let Some(end) = attention.position_embedding {
+            self.add_positions((attention, end), first, &mut rows);
+        }
         let part = format!("attention.{}", attention.sequence);
         self.graph.enter(&part);
         let positions = Positions { keys: concat(self.graph, &rows, -1), bags: first };
@@ -61,12 +65,68 @@ impl Network<'_> {
             }
         };
         self.graph.enter(&part);
-        let dims = attention.features.iter().map(|&feature| spec.feature_dim(&spec.features[feature]));
+        let dims = self.dims(attention);
         let sum = |(rows, dim): (&String, usize)| {
             let weighted = self.graph.node("Mul", &[rows, &weights], &[]);
             positions.sum(self.graph, &weighted, dim)
         };
         rows.iter().zip(dims).map(sum).collect()
+    }
+
+    /// Returns the elements of the rows of each attribute.
+    fn dims(&self, attention: &AttentionSpec) -> Vec<usize> {
+        let spec = self.spec;
+        attention.features.iter().map(|&feature| spec.feature_dim(&spec.features[feature])).collect()
+    }
+
+    /// Adds the vectors of positions, which are counted from one end, to the rows of all attributes.
+    fn add_positions(&mut self, (attention, end): (&AttentionSpec, Keep), bags: &Bags, rows: &mut [String]) {
+        let part = format!("positions.{}", attention.sequence);
+        self.graph.enter(&part);
+        let graph = &mut *self.graph;
+        let weight = format!("{part}.weight");
+        let vectors = match &bags.arrangement {
+            Arrangement::Rows(_) => {
+                // Each position counts those up to it, or those from it on. Padding has the vector 0, times 0.
+                let counted = bags.factors.clone().unwrap_or_else(|| bags.ones(graph));
+                let axis = graph.integer(1);
+                let reverse = [("reverse", Attribute::Integer((end == Keep::Last).into()))];
+                let count = graph.node("CumSum", &[&counted, &axis], &reverse);
+                let before = graph.node("Sub", &[&count, &counted], &[]);
+                let before = graph.node("Mul", &[&before, &counted], &[]);
+                let before = graph.along("Squeeze", &before, 2);
+                let before = graph.cast(&before, DataType::Int64);
+                let vectors = graph.gather(&weight, &before, 0);
+                graph.node("Mul", &[&vectors, &counted], &[])
+            }
+            Arrangement::Flat { row_of, offsets, .. } => {
+                let (zero, one) = (graph.integer(0), graph.integer(1));
+                let row_of = graph.along("Squeeze", row_of, 1);
+                let total = graph.node("Size", &[&row_of], &[]);
+                let places = graph.node("Range", &[&zero, &total, &one], &[]);
+                let before = match end {
+                    Keep::First => {
+                        let starts = graph.gather(offsets, &row_of, 0);
+                        graph.node("Sub", &[&places, &starts], &[])
+                    }
+                    Keep::Last => {
+                        let next = graph.node("Add", &[&row_of, &one], &[]);
+                        let ends = graph.gather(offsets, &next, 0);
+                        let last = graph.node("Sub", &[&ends, &one], &[]);
+                        graph.node("Sub", &[&last, &places], &[])
+                    }
+                };
+                graph.gather(&weight, &before, 0)
+            }
+        };
+        let axis = self.graph.integers(&[-1]);
+        let mut start = 0;
+        for (rows, dim) in rows.iter_mut().zip(self.dims(attention)) {
+            let (from, to) = (self.graph.integers(&[start]), self.graph.integers(&[start + dim as i64]));
+            let own = self.graph.node("Slice", &[&vectors, &from, &to, &axis], &[]);
+            *rows = self.graph.node("Add", &[rows, &own], &[]);
+            start += dim as i64;
+        }
     }
 
     /// Applies the layers of an activation unit along the last dimension, whatever the others are.
@@ -124,7 +184,7 @@ impl Positions<'_> {
     fn sum(&self, graph: &mut Graph, values: &str, dim: usize) -> String {
         match &self.bags.arrangement {
             Arrangement::Rows(_) => graph.reduce("ReduceSum", values, 1),
-            Arrangement::Flat { row_of, rows } => {
+            Arrangement::Flat { row_of, rows, .. } => {
                 let none = zeros(graph, rows, dim);
                 add_at(graph, &none, row_of, values)
             }
@@ -141,7 +201,7 @@ impl Positions<'_> {
                 let scores = graph.node("Where", &[&is_counted, scores, &least], &[]);
                 graph.node("Softmax", &[&scores], &[("axis", Attribute::Integer(1))])
             }
-            Arrangement::Flat { row_of, rows } => {
+            Arrangement::Flat { row_of, rows, .. } => {
                 let one = graph.integers(&[1]);
                 let shape = graph.node("Concat", &[rows, &one], &[("axis", Attribute::Integer(0))]);
                 let none = graph.node("Expand", &[&least, &shape], &[]);

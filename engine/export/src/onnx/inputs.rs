@@ -30,6 +30,8 @@ pub(super) enum Arrangement {
     Flat {
         /// The row that each id belongs to, `[ids of all rows, 1]`.
         row_of: String,
+        /// Where the ids of each row begin, and where the last row's end.
+        offsets: String,
         /// The number of rows, `[1]`.
         rows: String,
     },
@@ -224,7 +226,8 @@ fn flat(graph: &mut Graph, column: &Categorical, rule: OutOfRange) -> Result<Bag
 
     let (ids, kept) = in_range(graph, &ids, (column, rule));
     let factors = factors(graph, kept, weights);
-    Ok(Bags { ids, factors, weighted: column.weighted, arrangement: Arrangement::Flat { row_of, rows } })
+    let arrangement = Arrangement::Flat { row_of, offsets, rows };
+    Ok(Bags { ids, factors, weighted: column.weighted, arrangement })
 }
 
 /// The bucket of a stored number of each row, `[N, 1]`: how many boundaries are not above it.
@@ -302,7 +305,7 @@ impl Bags {
                 return graph.reduce("ReduceMean", &rows, 1);
             }
             Arrangement::Rows(_) => graph.reduce("ReduceSum", &rows, 1),
-            Arrangement::Flat { row_of, rows: count } => {
+            Arrangement::Flat { row_of, rows: count, .. } => {
                 let sums = zeros(graph, count, dim);
                 add_at(graph, &sums, row_of, &rows)
             }
@@ -319,7 +322,7 @@ impl Bags {
         let factors = self.factors.clone().unwrap_or_else(|| self.ones(graph));
         let totals = match &self.arrangement {
             Arrangement::Rows(_) => graph.reduce("ReduceSum", &factors, 1),
-            Arrangement::Flat { row_of, rows } => {
+            Arrangement::Flat { row_of, rows, .. } => {
                 let none = zeros(graph, rows, 1);
                 add_at(graph, &none, row_of, &factors)
             }

@@ -242,10 +242,18 @@ fn every_kind_of_attention_is_a_graph_without_gaps() {
         AttentionUnit::Dot { query },
         AttentionUnit::Mean,
     ];
+    let ends = [None, Some(schema::Keep::Last), Some(schema::Keep::First)];
+    let layouts = [BagLayout::Padded, BagLayout::Offsets];
+    let cases: Vec<_> = ends.iter().flat_map(|&end| layouts.map(|bags| (end, bags))).collect();
     for unit in units {
-        for bags in [BagLayout::Padded, BagLayout::Offsets] {
-            let (sequence, features) = ("seen".into(), vec![1, 2]);
-            let attention = vec![AttentionSpec { sequence, features, length_max: 9, unit: unit.clone() }];
+        for &(position_embedding, bags) in &cases {
+            let attention = vec![AttentionSpec {
+                sequence: "seen".into(),
+                features: vec![1, 2],
+                length_max: 9,
+                unit: unit.clone(),
+                position_embedding,
+            }];
             let spec = ModelSpec { attention, ..spec(Interaction::Dot, true) };
             let model = assert_without_gaps(&spec, &schema, &FAIL, OnnxInputs { bags, ..Default::default() });
             // Its columns have one width, or no width.

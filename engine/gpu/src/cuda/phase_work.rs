@@ -190,7 +190,13 @@ impl IterationSizes<'_> {
             let layers = &layout.attention[number].layers;
             let first = layers.first().map_or(0, |first| first.outputs as u64);
             let others: u64 = layers.iter().skip(1).map(|layer| (layer.inputs * layer.outputs) as u64).sum();
-            let bytes = elements * self.element_bytes * if times > 1 { 2 } else { 1 };
+            // The vectors of positions are added to keys in memory, and their gradients are summed from there.
+            let of_positions = match (layout.positions[number], times) {
+                (None, _) => 0,
+                (Some(_), 1) => 2,
+                (Some(_), _) => 1,
+            };
+            let bytes = elements * self.element_bytes * (of_positions + if times > 1 { 2 } else { 1 });
             let flops = 2 * times * (elements * first + self.positions[number] * others);
             PhaseWork { bytes, flops, fp8: false }
         };

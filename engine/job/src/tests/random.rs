@@ -44,9 +44,15 @@ fn attention(count: usize) -> Vec<Attention> {
     let of = |number: usize| {
         let sequence = format!("sequence \"{number}\"");
         let hidden = || (1..=number as u32).filter_map(Width::new).collect();
+        let position_embedding = number % 2 == 0;
         match number % 3 {
-            0 => Attention::Din(DinAttention { sequence, query: query(), hidden: hidden() }),
-            1 => Attention::Dot(DotAttention { sequence, query: query() }),
+            0 => Attention::Din(DinAttention {
+                sequence,
+                query: query(),
+                hidden: hidden(),
+                position_embedding,
+            }),
+            1 => Attention::Dot(DotAttention { sequence, query: query(), position_embedding }),
             _ => Attention::Mean(MeanAttention { sequence }),
         }
     };

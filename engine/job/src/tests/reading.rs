@@ -146,6 +146,7 @@ decay_steps = 1000
     let [Attention::Din(attention)] = &job.attention[..] else { panic!("{:?}", job.attention) };
     assert_eq!((attention.sequence.as_str(), &attention.query[..]), ("clicks", &["C1".to_owned()][..]));
     assert_eq!(attention.hidden, [Width::new(36).unwrap()]);
+    assert!(!attention.position_embedding);
     let Model::Dcnv2(model) = &job.model else { panic!("{:?}", job.model) };
     assert_eq!((model.cross_layers.get(), model.cross_rank.map(Width::get)), (2, Some(8)));
     let Optimizer::Momentum(dense) = &job.optimizer.dense else { panic!("{:?}", job.optimizer.dense) };

@@ -334,6 +334,8 @@ fn tables_and_heads_are_refused_with_their_place() {
     );
     let hidden = "the kind `mean` has no key `hidden` in [attention.0]";
     assert_refused(&format!("{mean}hidden = [36]\n"), &[], hidden);
+    let positions = "the kind `mean` has no key `position_embedding` in [attention.0]";
+    assert_refused(&format!("{mean}position_embedding = true\n"), &[], positions);
     let widths = "`attention.0.hidden`: expected a whole number from 1 to 65536";
     let din = "[[attention]]\nkind = \"din\"\nsequence = \"S\"\nquery = [\"A\"]\nhidden = [0]\n";
     assert_refused(din, &[], widths);

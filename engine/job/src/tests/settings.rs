@@ -81,8 +81,9 @@ fn tables_heads_and_all_other_keys_are_built() {
         .feature(Feature::of("age", 64))
         .feature(Feature::of("age", [18.5, 25.0]).name("group"))
         .feature(Feature::of("price", "log"))
-        .attention(DinAttention::new("clicks", ["C1", "C2"]).hidden([80, 40]))
-        .attention(DotAttention::new("carts", ["C3"]))
+        .attention(DinAttention::new("clicks", ["C1", "C2"]).hidden([80, 40]).position_embedding(true))
+        .attention(DotAttention::new("carts", ["C3"]).position_embedding(true))
+        .attention(DotAttention::new("views", ["C3"]))
         .attention(MeanAttention::new("buys"))
         .head(Head::of("click"))
         .head(Head::of("buy").weight(0.5))
@@ -116,8 +117,9 @@ fn tables_heads_and_all_other_keys_are_built() {
             { column = "price", buckets = "log" },
         ]
         attention = [
-            { kind = "din", sequence = "clicks", query = ["C1", "C2"], hidden = [80, 40] },
-            { kind = "dot", sequence = "carts", query = ["C3"] },
+            { kind = "din", sequence = "clicks", query = ["C1", "C2"], hidden = [80, 40], position_embedding = true },
+            { kind = "dot", sequence = "carts", query = ["C3"], position_embedding = true },
+            { kind = "dot", sequence = "views", query = ["C3"], position_embedding = false },
             { kind = "mean", sequence = "buys" },
         ]
         head = [{ label = "click" }, { label = "buy", weight = 0.5 }]

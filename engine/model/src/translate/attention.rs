@@ -5,7 +5,7 @@ use rankine_reader::Schema;
 use rankine_reader::schema::Sequence;
 
 use super::known;
-use crate::attention::{AttentionSpec, AttentionUnit};
+use crate::attention::{AttentionSpec, AttentionUnit, POSITION_ELEMENTS_MAX};
 
 /// Returns the attention of a job's model; `dim_of` returns the elements of the vectors of a categorical column. Adds
 /// what does not suit the columns to `conflicts`.
@@ -47,7 +47,22 @@ pub(super) fn attention(
             job::Attention::Mean(_) => AttentionUnit::Mean,
         };
         let length_max = sequence.max as usize;
-        found.push(AttentionSpec { sequence: sequence.name.clone(), features: columns, length_max, unit });
+        let elements: usize = columns.iter().map(|&column| dim_of(column)).sum();
+        if attention.position_embedding() && length_max * elements > POSITION_ELEMENTS_MAX {
+            let message = format!(
+                "the vectors of {length_max} positions of {elements} elements are too large: at most \
+                 {POSITION_ELEMENTS_MAX} elements in all are possible; set position_embedding = false, or convert \
+                 with a smaller max of the sequence"
+            );
+            conflicts.push(Conflict::new(key("position_embedding"), message));
+        }
+        found.push(AttentionSpec {
+            sequence: sequence.name.clone(),
+            features: columns,
+            length_max,
+            unit,
+            position_embedding: attention.position_embedding().then_some(sequence.keep),
+        });
     }
     found
 }

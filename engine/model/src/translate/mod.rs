@@ -360,6 +360,32 @@ mod tests {
     }
 
     #[test]
+    fn positions_are_counted_from_the_end_that_the_sequence_keeps() {
+        let lines = "[[attention]]\nkind = \"din\"\nsequence = \"seen\"\nquery = [\"ad\"]\n";
+        let sequence = |max, keep| {
+            let mut schema = schema();
+            schema.categorical[2].hotness = Hotness::Ragged { max: 9 };
+            let (name, columns) = ("seen".into(), vec!["shown".into()]);
+            schema.sequences = vec![schema::Sequence { name, columns, max, keep }];
+            schema
+        };
+        let positions = "attention.0.position_embedding=true";
+        for keep in [schema::Keep::First, schema::Keep::Last] {
+            let of = |sets: &[&str]| {
+                let mut spec = translate(&job(lines, sets), &sequence(9, keep)).unwrap().spec;
+                spec.attention.remove(0)
+            };
+            assert_eq!((of(&[]).position_embedding, of(&[]).length_max), (None, 9));
+            assert_eq!(of(&[positions]).position_embedding, Some(keep));
+        }
+        let sets = [positions, "model.embedding_dim=1025"];
+        let refused = translate(&job(lines, &sets), &sequence(65_536, schema::Keep::Last)).unwrap_err();
+        let [Conflict { key, message }] = &refused[..] else { panic!("{refused:?}") };
+        assert_eq!(key, "attention.0.position_embedding");
+        assert!(message.contains("65536 positions of 1025 elements are too large"), "{message}");
+    }
+
+    #[test]
     fn tables_are_shared_and_have_rules_of_their_own() {
         let lines = r#"
             [[table]]

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rankine_reader::schema::HOTNESS_MAX;
 
-use crate::attention::{AttentionSpec, AttentionUnit};
+use crate::attention::{AttentionSpec, AttentionUnit, POSITION_ELEMENTS_MAX};
 use crate::interaction::COUNT_MAX;
 use crate::spec::ModelSpec;
 
@@ -19,7 +19,7 @@ impl ModelSpec {
         if !attributes.iter().all(|attribute| seen.insert(*attribute)) {
             return Err("a feature is twice an attribute of a sequence".into());
         }
-        for AttentionSpec { sequence, features, length_max, unit } in &self.attention {
+        for AttentionSpec { sequence, features, length_max, unit, position_embedding } in &self.attention {
             let refuse = |what: String| Err(format!("the attention over {sequence} {what}"));
             if features.is_empty() {
                 return refuse("has no attributes".into());
@@ -43,6 +43,12 @@ impl ModelSpec {
             if *unit != AttentionUnit::Mean && dims(features) != dims(unit.query()) {
                 return refuse("has a query whose vectors differ in length from its attributes".into());
             }
+            let elements = length_max * dims(features).iter().sum::<usize>();
+            if position_embedding.is_some() && elements > POSITION_ELEMENTS_MAX {
+                return refuse(format!(
+                    "has vectors of {elements} elements for its positions; the limit is {POSITION_ELEMENTS_MAX}"
+                ));
+            }
             let AttentionUnit::Din { hidden, .. } = unit else { continue };
             if hidden.len() > COUNT_MAX {
                 return refuse(format!("has {} hidden layers; {COUNT_MAX} are possible", hidden.len()));
@@ -60,6 +66,7 @@ impl ModelSpec {
 #[cfg(test)]
 mod tests {
     use rankine_embedding::{Dtype, Pooling, TableSpec};
+    use rankine_reader::schema::Keep;
 
     use super::*;
     use crate::spec::{FeatureSpec, HeadSpec};
@@ -81,7 +88,13 @@ mod tests {
             weighted: false,
         };
         let unit = AttentionUnit::Din { query: vec![0, 1], hidden: vec![36, 5] };
-        let attention = AttentionSpec { sequence: "S".into(), features: vec![2, 3], length_max: 50, unit };
+        let attention = AttentionSpec {
+            sequence: "S".into(),
+            features: vec![2, 3],
+            length_max: 50,
+            unit,
+            position_embedding: None,
+        };
         ModelSpec {
             dense_columns: 3,
             bottom_mlp: vec![7],
@@ -103,6 +116,7 @@ mod tests {
             features: vec![4],
             length_max: 1,
             unit: AttentionUnit::Dot { query: vec![0] },
+            position_embedding: Some(Keep::Last),
         });
         assert_eq!((spec.validate(), spec.key_elements(&spec.attention[0])), (Ok(()), 10));
         assert_eq!([1, 3, 4].map(|feature| spec.attention_of(feature)), [None, Some(0), Some(1)]);
@@ -112,8 +126,10 @@ mod tests {
         let expected = [(0, 40, 36, true), (1, 36, 5, true), (2, 5, 1, false)]
             .map(|(number, inputs, outputs, relu)| (format!("attention.S.{number}"), inputs, outputs, relu));
         assert_eq!(unit, expected);
-        assert_eq!((layers[0].0.as_str(), layers[4].0.as_str()), ("bottom.0", "cross.0"));
-        assert!(layers.iter().all(|(_, layer)| layer.bias));
+        let (name, positions) = &layers[4];
+        assert_eq!((name.as_str(), positions.inputs, positions.outputs), ("positions.T", 4, 1));
+        assert_eq!((layers[0].0.as_str(), layers[5].0.as_str()), ("bottom.0", "cross.0"));
+        assert!(layers.iter().all(|(name, layer)| layer.bias == (name != "positions.T")));
         assert!(layers.windows(2).all(|pair| pair[0].1.end() == pair[1].1.offset));
         // The vectors of a sample are as many, and as long, as if the sequence were pooled.
         assert_eq!((spec.vectors(), spec.vector_elements()), (6, 7 + 4 + 6 + 4 + 6 + 4));
@@ -166,6 +182,15 @@ mod tests {
             let what = refused(&|spec| spec.attention[0].unit = din(query.clone(), hidden.clone()));
             assert!(what.contains(words), "{what}");
         }
+        let large = |position_embedding| {
+            let mut spec = spec();
+            (spec.attention[0].length_max, spec.tables[1].dim) = (65_536, 1021);
+            spec.attention[0].position_embedding = position_embedding;
+            spec.validate()
+        };
+        let what = large(Some(Keep::First)).unwrap_err().what;
+        assert!(what.contains("vectors of 67174400 elements for its positions"), "{what}");
+        assert_eq!(large(None), Ok(()));
         let twice = refused(&|spec| {
             let unit = AttentionUnit::Mean;
             spec.attention.push(AttentionSpec { features: vec![4], unit, ..spec.attention[0].clone() });

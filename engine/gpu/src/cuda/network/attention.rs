@@ -15,6 +15,7 @@ use rankine_model::{AttentionSpec, AttentionUnit, Layer, ModelSpec};
 use rankine_reader::schema::Hotness;
 
 use super::layers::Layouts;
+use super::positions::EmbeddedPositions;
 use super::resources::{ActivationMatrices, Activations, PartialSums, Resources};
 use super::rows::NetworkRows;
 use super::vector_layout::VectorLayout;
@@ -44,6 +45,8 @@ struct Attended<T> {
     /// Elements of the keys that a sample may have in the sequences before.
     elements_before: usize,
     unit: Option<Unit>,
+    /// The learned vectors of positions, if they have some.
+    positions: Option<EmbeddedPositions>,
     _places: Buffer<KeyPlace>,
     _layers: Buffer<UnitLayer>,
 }
@@ -149,7 +152,12 @@ impl<T: Element> Attention<T> {
                 None => Parameters::<T>::forward_blocks(*tiling, multiprocessors),
             };
             // SAFETY: the buffers are this value's, or those that it was made for; the caller vouches for the input.
-            unsafe { memory.given(parameters).enqueue_forward(lane, *tiling, (blocks, 1)) }?;
+            unsafe {
+                if let Some(positions) = &attended.positions {
+                    positions.add(lane, resources, &parameters)?;
+                }
+                memory.given(parameters).enqueue_forward(lane, *tiling, (blocks, 1))?;
+            }
         }
         Ok(())
     }
@@ -168,6 +176,9 @@ impl<T: Element> Attention<T> {
                 memory.given(parameters).enqueue_backward(lane, *tiling)?;
                 if let Some(unit) = &attended.unit {
                     unit.parts.add_up(lane, resources.dense.gradients.pointer().element(unit.offset))?;
+                }
+                if let Some(positions) = &attended.positions {
+                    positions.sum_gradients(lane, resources, &parameters)?;
                 }
             }
         }
@@ -275,6 +286,7 @@ impl<T: Element> Attended<T> {
             ragged_before: 0,
             elements_before: 0,
             unit,
+            positions: EmbeddedPositions::of::<T>(device, attention, layouts.layers.positions[number])?,
             _places: places,
             _layers: layers_buffer,
         })

@@ -13,6 +13,8 @@ pub(in crate::cuda) struct Layers {
     pub(super) bottom: Vec<Layer>,
     /// The layers of the activation unit over each sequence that attention reads.
     pub(super) attention: Vec<Vec<Layer>>,
+    /// The vectors of the positions of each sequence, `[position, key]`, if they have some.
+    pub(super) positions: Vec<Option<Layer>>,
     /// The layers of each cross layer: W, or V and U.
     pub(super) cross: Vec<Vec<Layer>>,
     /// The hidden layers of the top MLP.
@@ -72,19 +74,26 @@ impl Layers {
         let attention =
             units.map(|(number, unit)| mlp(unit, vector_layout.unit_inputs(number), &PaddedRow::of));
         let attention = attention.collect();
+        let of_positions = layout.positions.iter().zip(&vector_layout.keys);
+        let positions = of_positions.map(|(vectors, key)| {
+            let vectors = vectors.map(|layer| MlpSpec { layers: vec![layer] })?;
+            mlp(&vectors, key.clone(), &PaddedRow::of).pop()
+        });
+        let positions = positions.collect();
         let vectors = |_| vector_layout.vectors.clone();
         let cross =
             layout.cross.iter().map(|cross| mlp(cross, vector_layout.vectors.clone(), &vectors)).collect();
         let mut hidden = mlp(&layout.top, vector_layout.top_inputs(spec), &PaddedRow::exact);
         let head = hidden.pop().expect("the top MLP has a layer");
         let linear = mlp(&layout.linear, PaddedRow::exact(spec.dense_columns), &PaddedRow::exact).pop();
-        Self { bottom, attention, cross, hidden, head, linear, paddings, len }
+        Self { bottom, attention, positions, cross, hidden, head, linear, paddings, len }
     }
 
     /// Returns where the parameters of bottom MLP and attention, of the interaction and of the top MLP end. The first
     /// two are multiples of eight.
     pub(super) fn parts(&self) -> [usize; 3] {
-        let bottom = self.bottom.iter().chain(self.attention.iter().flatten()).last();
+        let bottom = self.bottom.iter().chain(self.attention.iter().flatten());
+        let bottom = bottom.chain(self.positions.iter().flatten()).last();
         let bottom = bottom.map_or(0, |layer| layer.end());
         [bottom, self.cross.iter().flatten().last().map_or(bottom, |layer| layer.end()), self.len]
     }
@@ -140,6 +149,7 @@ mod tests {
     use super::*;
     use crate::cuda::network::vector_layout::MULTIPLE;
     use rankine_model::{AttentionSpec, AttentionUnit, FeatureSpec, HeadSpec, Interaction};
+    use rankine_reader::schema::Keep;
 
     fn spec(interaction: Interaction) -> ModelSpec {
         let dims = match interaction {
@@ -222,6 +232,7 @@ mod tests {
             features,
             length_max: 9,
             unit,
+            position_embedding: (sequence == "s").then_some(Keep::Last),
         };
         let unit = AttentionUnit::Din { query: vec![0, 1], hidden: vec![10] };
         spec.attention = vec![attend("s", vec![2, 3], unit), attend("t", vec![4], AttentionUnit::Mean)];
@@ -235,7 +246,10 @@ mod tests {
         assert_eq!((sizes, of_mean.len()), (vec![(80, 16), (16, 8)], 0));
         let [before, after] = [layers.bottom[1].end(), layers.cross[0][0].offset];
         assert_eq!((unit[0].offset, unit[1].offset), (before, unit[0].end()));
-        assert_eq!((unit[1].end(), layers.parts()[0]), (after, after));
+        // Nine vectors of 20 elements, in 16 rows.
+        let [Some(positions), None] = layers.positions[..] else { panic!("only s has vectors of positions") };
+        assert_eq!((positions.inputs, positions.outputs, positions.offset), (20, 16, unit[1].end()));
+        assert_eq!((positions.end(), layers.parts()[0]), (after, after));
         let parameters: Vec<_> = (1..=spec.dense_parameters()).map(|number| number as f32).collect();
         let padded = layers.pad(&parameters);
         assert_eq!(layers.unpad(&padded), parameters);

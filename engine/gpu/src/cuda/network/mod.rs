@@ -14,6 +14,7 @@ mod hidden;
 mod interaction;
 mod layers;
 mod mlp;
+mod positions;
 mod quantization;
 mod resources;
 mod rows;
