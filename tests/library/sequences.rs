@@ -74,11 +74,15 @@ fn rows(count: usize, seed: u64) -> Vec<String> {
 
 /// Converts rows into the dataset `data`; the last 500 are its evaluation part.
 fn convert(place: &Place, rows: &[String]) {
+    convert_by(place, SCHEMA, rows);
+}
+
+fn convert_by(place: &Place, schema: &str, rows: &[String]) {
     let header = NAMES.join(",");
     let (train, eval) = rows.split_at(rows.len() - 500);
     let log = place.file("log.csv", format!("{header}\n{}\n", train.join("\n")));
     let eval = place.file("eval.csv", format!("{header}\n{}\n", eval.join("\n")));
-    let schema = place.file("schema.toml", SCHEMA);
+    let schema = place.file("schema.toml", schema);
     let data = place.word("data");
     run(["convert", "csv", &log, "--schema", &schema, "--eval", &eval, "--out", &data]).with(SUCCESS);
 }
@@ -146,6 +150,32 @@ fn attention_learns_more_than_pooling() {
             ["din", "mean", "pooled"].map(|name| auc(&place, &format!("{kind}-{name}")));
         assert!(din > mean + 0.02 && din > pooled + 0.02, "{kind}: {din} {mean} {pooled}");
     }
+}
+
+/// Columns of a history are found by their vocabularies.
+#[test]
+fn init_writes_a_job_with_attention_that_trains() {
+    let place = Place::new();
+    let (before, shops) = SCHEMA.rsplit_once("kind = \"hash\", rows = 30").unwrap();
+    let schema = format!("{before}kind = \"shared\", with = \"shop\"{shops}");
+    convert_by(&place, &schema, &rows(6000, 5));
+    let (data, out) = (place.word("data"), place.word("starter.toml"));
+    run(["init", "--data", &data, "--quick", "--out", &out]).with(SUCCESS);
+    let text = fs::read_to_string(&out).unwrap();
+    for lines in [
+        "query = [\"item\",\"shop\"]",
+        "\ncolumns = [\"item\",\"items\"]",
+        "\ncolumns = [\"shop\",\"shops\"]",
+    ] {
+        assert!(text.replace(", ", ",").contains(lines), "{lines}: {text}");
+    }
+    train(&place, &out, "attended", &[CPU]).with(SUCCESS);
+    train(&place, &out, "pooled", &[CPU, "attention=[]"]).with(SUCCESS);
+    let [attended, pooled] = ["attended", "pooled"].map(|name| auc(&place, name));
+    assert!(attended > pooled + 0.02, "{attended} {pooled}");
+    // With the option that it shows.
+    train(&place, &out, "positions", &[POSITIONS, CPU]).with(SUCCESS);
+    assert!(auc(&place, "positions") > pooled + 0.02);
 }
 
 /// Only the vectors of positions can tell which click was the last one.

@@ -5,6 +5,7 @@
 //! is removed.
 
 mod choices;
+mod columns;
 mod trials;
 
 use std::fmt::Write;
@@ -13,7 +14,6 @@ use std::path::{Path, PathBuf};
 use rankine_base::system;
 use rankine_job::{Job, JobName, Model, ModelKind};
 use rankine_reader::raw::RawFormat;
-use rankine_reader::schema::Categorical;
 use rankine_reader::{Dataset, Part, Schema};
 
 use crate::training::translate;
@@ -221,6 +221,7 @@ impl<'a> Starter<'a> {
         self.data(&mut out);
         self.model(&mut out, choices);
         self.features(&mut out, choices);
+        self.attention(&mut out);
         self.tables(&mut out);
         self.heads(&mut out);
         self.optimizers(&mut out, choices);
@@ -316,23 +317,6 @@ impl<'a> Starter<'a> {
         out.remarked(&format!("{mark}[[feature]]"), "an embedding for each bucket of numbers as well");
         out.remarked(&format!("{mark}column = \"*\""), "of all dense columns");
         out.line(&format!("{mark}buckets = {buckets}"));
-    }
-
-    /// Columns that share a vocabulary may share a table.
-    fn tables(&self, out: &mut Lines<'_>) {
-        let columns = &self.schema.categorical;
-        for owner in columns {
-            let shares = |column: &&Categorical| {
-                column.name == owner.name || column.shares.as_ref() == Some(&owner.name)
-            };
-            let names: Vec<_> =
-                columns.iter().filter(shares).map(|column| quoted(&column.name).to_string()).collect();
-            if names.len() > 1 {
-                out.line("");
-                out.remarked("# [[table]]", "these columns have one vocabulary, and may have one table");
-                out.line(&format!("# columns = [{}]", names.join(", ")));
-            }
-        }
     }
 
     fn heads(&self, out: &mut Lines<'_>) {
@@ -459,10 +443,15 @@ fn list(paths: &[PathBuf]) -> toml::Value {
     toml::Value::Array(paths.iter().map(|path| quoted(&path.to_string_lossy())).collect())
 }
 
+fn list_of(names: Vec<&str>) -> toml::Value {
+    toml::Value::Array(names.into_iter().map(quoted).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use rankine_reader::schema::{
-        Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, VocabularyKind,
+        Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling,
+        VocabularyKind,
     };
 
     use super::*;
@@ -495,7 +484,7 @@ mod tests {
 
     /// Whether a job is valid for the columns, as it is and with every option.
     #[track_caller]
-    fn assert_sound(text: &str, schema: &Schema) {
+    pub(super) fn assert_sound(text: &str, schema: &Schema) {
         let is_option = |rest: &str| {
             rest.starts_with('[') || rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))
         };
