@@ -111,10 +111,14 @@ pub fn read_checkpoint(dir: &Path) -> Result<(), String> {
 
 /// Trains a small model for two steps, and returns the run folder.
 pub fn train_small(folder: &TempFolder, sets: &[&str]) -> PathBuf {
-    let data = small(folder);
+    let model = "{ kind = \"dlrm\", embedding_dim = 2, bottom_mlp = [2], top_mlp = [2] }";
+    train_on(folder, &small(folder), model, sets)
+}
+
+/// Trains a small model of a dataset for two steps, and returns the run folder.
+pub fn train_on(folder: &TempFolder, data: &Path, model: &str, sets: &[&str]) -> PathBuf {
     let text = format!(
-        "name = \"small\"\ndata.dir = {data:?}\n\
-         model = {{ kind = \"dlrm\", embedding_dim = 2, bottom_mlp = [2], top_mlp = [2] }}\n\
+        "name = \"small\"\ndata.dir = {data:?}\nmodel = {model}\n\
          optimizer.dense = {{ kind = \"adagrad\", learning_rate = 0.03 }}\n\
          optimizer.sparse = {{ kind = \"adagrad\", learning_rate = 0.1 }}\n\
          train = {{ batch_size = 4, max_steps = 2 }}\ndevice.threads = 1\n"

@@ -123,13 +123,18 @@ pub fn small(folder: &TempFolder) -> PathBuf {
         let tags = ["a", "b|c", "", "a|b|c"][row % 4];
         rows += &format!("{},{}.5,{row}.25,user {},{tags},{}\n", row % 2, 1 + row, row % 3, row % 10);
     }
+    converted(folder, CSV_SCHEMAS[0], rows)
+}
+
+/// Converts rows of CSV into the folder `data`.
+pub fn converted(folder: &TempFolder, schema: &str, rows: String) -> PathBuf {
     let (file, out) = (folder.file("rows.csv", rows), folder.path("data"));
     let options = ConvertOptions {
         split: "none".parse().unwrap(),
         threads: NonZeroUsize::MIN,
         ..ConvertOptions::new(vec![file], out.clone())
     };
-    let schema = SchemaFile::parse("schema.toml", CSV_SCHEMAS[0]).unwrap();
+    let schema = SchemaFile::parse("schema.toml", schema).unwrap();
     convert_csv(&options, &schema, 1, &|_: &'static str, _: u64, _: u64| ()).unwrap();
     out
 }

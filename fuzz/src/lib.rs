@@ -34,7 +34,7 @@ pub use frames::Frames;
 pub use mapped::Mapped;
 pub use model::{Model, read_model};
 pub use place::TempFolder;
-pub use rows::{CSV_SCHEMAS, Criteo, Csv, Raw, lenient};
+pub use rows::{CSV_ROWS, CSV_SCHEMAS, Criteo, Csv, Raw, lenient};
 pub use texts::{Job, Machine, Schema, Shape};
 pub use vocabulary::Vocabulary;
 

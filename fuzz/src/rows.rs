@@ -233,7 +233,7 @@ pub struct Csv {
 const SEQUENCE: u8 = 128;
 
 /// Rows of each of [`CSV_SCHEMAS`].
-const CSV_ROWS: [&str; 5] = [
+pub const CSV_ROWS: [&str; 5] = [
     "label,weight,price,user,tags,row\n1,1.5,3.25,\"user \"\"1\"\"\",a|b|c,9\n0,1,,u,,0\n0,0.5,-1e3,u,a,3\n",
     "5;1.5;\"u\n3;;v\n",
     "clicked,bought,tags\nyes,1,\"a, b, c\"\nno,,\n,0,a\n",
