@@ -44,7 +44,7 @@ fn attention(count: usize) -> Vec<Attention> {
     let of = |number: usize| {
         let sequence = format!("sequence \"{number}\"");
         let hidden = || (1..=number as u32).filter_map(Width::new).collect();
-        let position_embedding = number % 2 == 0;
+        let position_embedding = number.is_multiple_of(2);
         match number % 3 {
             0 => Attention::Din(DinAttention {
                 sequence,
