@@ -156,7 +156,7 @@ fn log(folder: &TempDir, name: &str) -> Result<Vec<serde_json::Value>, Failed> {
 }
 
 /// Whether there are GPUs for `ranks` ranks, or ranks may share them.
-fn have_gpus(ranks: usize) -> Result<bool, Failed> {
+pub(super) fn have_gpus(ranks: usize) -> Result<bool, Failed> {
     let have = ranks <= Device::count()? || std::env::var_os("RANKINE_TEST_LOOPBACK").is_some();
     if !have {
         eprintln!("skipped: {ranks} ranks need as many GPUs, or RANKINE_TEST_LOOPBACK");
