@@ -1,4 +1,4 @@
-//! Tables whose rows are given to ids as they come, from conversion to scoring.
+//! Dynamic tables, from conversion to scoring.
 
 use std::fs;
 

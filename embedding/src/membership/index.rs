@@ -15,7 +15,7 @@ fn places(slots: u64) -> u64 {
     (slots + slots / 3 + 1).next_power_of_two()
 }
 
-/// Returns the bytes of an index of so many slots.
+/// Returns the size of an index for `slots` slots, in bytes.
 pub(super) fn bytes(slots: u64) -> u64 {
     4 * places(slots)
 }

@@ -128,7 +128,7 @@ impl Membership {
     /// [`Membership::continue_from`] sets the step.
     ///
     /// # Errors
-    /// If they are not the contents of such a membership; some may be applied then.
+    /// If they do not fit the table. Some of them may have been applied.
     pub fn restore(&mut self, saved: &SavedMembership) -> Result<(), InvalidMembership> {
         let SavedMembership { keys: SavedKeys { rows, keys, scores, freed }, sketches } = saved;
         if keys.len() != rows.len() || scores.len() != rows.len() {

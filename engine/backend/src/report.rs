@@ -15,7 +15,7 @@ pub struct ReportDetails {
     pub look_ups: Vec<LookUpCount>,
     /// How the phases of a recent iteration ran on the first GPU of this process; empty on the CPU.
     pub phases: Vec<PhaseRun>,
-    /// How full tables are whose rows are given to ids as they come.
+    /// How full dynamic tables are.
     pub dynamic_tables: Vec<DynamicTableState>,
 }
 

@@ -50,7 +50,7 @@ impl Chosen {
 }
 
 impl Checkpoint {
-    /// Returns the memberships of all tables whose rows are given to ids as they come, with the tables' numbers.
+    /// Returns the memberships of all dynamic tables, with the tables' numbers.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`], [`CheckpointError::Io`].

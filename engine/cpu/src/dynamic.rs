@@ -1,4 +1,4 @@
-//! Tables whose rows are given to ids as they come: which id of a batch has which row, and the rows that begin anew.
+//! Dynamic tables: which id of a batch has which row, and the rows that begin anew.
 //!
 //! All ranks share one membership per table, and its rows are found before samples are divided among the ranks. So
 //! neither memberships nor rows depend on the number of ranks.

@@ -247,7 +247,7 @@ impl CpuModel {
         })
     }
 
-    /// Returns the memberships of tables whose rows are given to ids as they come, with the tables' numbers.
+    /// Returns the memberships of dynamic tables, with the tables' numbers.
     pub fn memberships(&self) -> impl Iterator<Item = (usize, &Membership)> {
         self.dynamic.memberships()
     }
@@ -260,7 +260,7 @@ impl CpuModel {
         self.dynamic.set(memberships);
     }
 
-    /// Returns how full each table is whose rows are given to ids as they come.
+    /// Returns how full each dynamic table is.
     pub fn dynamic_tables(&self) -> Vec<DynamicTableState> {
         self.dynamic.states()
     }

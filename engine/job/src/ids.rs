@@ -36,7 +36,7 @@ impl Job {
         table.rows.as_ref().map(|rows| rows.of_table(policy))
     }
 
-    /// Returns a conflict for each table whose rows are given to ids as they come, for something that does not support
+    /// Returns a conflict for each dynamic table, for something that does not support
     /// them.
     #[doc(hidden)]
     pub fn dynamic_conflicts(&self, message: impl Fn(&str) -> String) -> Vec<Conflict> {

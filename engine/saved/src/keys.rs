@@ -1,4 +1,4 @@
-//! The ids of tables whose rows are given to ids as they come: in a saved model, two tensors per table behind all
+//! The ids of dynamic tables: in a saved model, two tensors per table behind all
 //! weights, `keys.TABLE` with the id of each row, and `has_key.TABLE`, which is 1 where a row has one.
 
 use std::ops::Range;
@@ -39,7 +39,7 @@ impl KeyTensor {
     }
 }
 
-/// Returns the tables whose rows are given to ids as they come, with their numbers.
+/// Returns the dynamic tables, with their numbers.
 fn dynamic_tables(spec: &ModelSpec) -> impl Iterator<Item = (usize, DynamicRows)> {
     let tables = spec.tables.iter().enumerate();
     tables.filter_map(|(number, table)| Some((number, table.dynamic?)))

@@ -141,7 +141,7 @@ impl WeightsFile {
         Ok(())
     }
 
-    /// Appends the ids of tables whose rows are given to ids as they come.
+    /// Appends the ids of dynamic tables.
     pub(super) fn put_keys(&mut self, model: &(impl Weights + ?Sized)) -> Result<(), SavedModelError> {
         for (_, membership) in model.memberships()? {
             let rows = membership.rows().table_rows() as usize;

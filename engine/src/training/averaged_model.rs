@@ -62,7 +62,7 @@ impl AveragedModel {
         }
     }
 
-    /// Returns, for each table of the spec whose rows are given to ids as they come, the first checkpoint from which on
+    /// Returns, for each dynamic table of the spec, the first checkpoint from which on
     /// each row belonged to the id that has it in the latest one.
     fn first_checkpoints(&self) -> Result<BTreeMap<usize, Vec<u32>>, CheckpointError> {
         let mut first = BTreeMap::new();

@@ -272,7 +272,7 @@ pub struct IterationSummary {
     /// How the phases ran on the first GPU, one of some sixty iterations; absent on the CPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseRun>,
-    /// How full tables are whose rows are given to ids as they come; absent without such tables.
+    /// How full dynamic tables are; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dynamic_tables: Vec<DynamicTableState>,
 }

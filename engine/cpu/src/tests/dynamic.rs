@@ -1,4 +1,4 @@
-//! Tables whose rows are given to ids as they come: against tables with one row per id, on one rank and on several.
+//! Dynamic tables: against tables with one row per id, on one rank and on several.
 
 use rankine_embedding::cpu::Table;
 use rankine_embedding::membership::{Eviction, IfFull, InitialRows, SavedMembership};

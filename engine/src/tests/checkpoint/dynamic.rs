@@ -1,4 +1,4 @@
-//! Tables whose rows are given to ids as they come: ids, scores and counts are saved with the rows.
+//! Dynamic tables: ids, scores and counts are saved with the rows.
 
 use rankine_embedding::DynamicRows;
 use rankine_embedding::membership::{Eviction, SavedMembership};

@@ -314,7 +314,7 @@ impl Train {
     }
 }
 
-/// Tables whose rows are given to ids as they come.
+/// Dynamic tables.
 #[derive(Debug)]
 pub(super) struct Dynamic {
     rows: GaugeVec,
@@ -330,28 +330,27 @@ impl Dynamic {
             rows: catalog.gauges(
                 "rankine_table_rows",
                 &["table"],
-                "Rows that ids have of a table whose rows are given to ids as they come, as of the last report. Absent \
-                 for other tables.",
+                "Rows of a dynamic table that are assigned to ids, as of the last report. Absent for other tables.",
             ),
             load: catalog.gauges(
                 "rankine_table_load_ratio",
                 &["table"],
-                "Share of such a table's capacity that ids have, as of the last report.",
+                "Assigned rows of a dynamic table divided by its capacity, as of the last report.",
             ),
             admitted: catalog.counters(
                 "rankine_table_admitted_total",
                 &["table"],
-                "Ids that got a row of such a table.",
+                "Ids that were admitted to a dynamic table.",
             ),
             evicted: catalog.counters(
                 "rankine_table_evicted_total",
                 &["table"],
-                "Ids that lost their row of such a table, to another id or because they expired.",
+                "Ids that were evicted from a dynamic table, by another id or because they expired.",
             ),
             unadmitted: catalog.counters(
                 "rankine_table_unadmitted_lookups_total",
                 &["table"],
-                "Look-ups in training of ids that had no row of such a table.",
+                "Look-ups during training whose id had no row in a dynamic table.",
             ),
         }
     }

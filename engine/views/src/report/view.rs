@@ -95,7 +95,7 @@ impl RunView {
         }
     }
 
-    /// Sets the share of rows that ids have of tables whose rows are given to ids as they come.
+    /// Sets the load ratios of dynamic tables.
     pub fn set_loads(&mut self, dynamic_tables: &[DynamicTableState]) {
         for state in dynamic_tables {
             let table = self.tables.iter_mut().find(|table| table.name == state.table);
