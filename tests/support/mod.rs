@@ -13,6 +13,7 @@ use serde_json::Value;
 pub(crate) mod bucket;
 pub(crate) mod datasets;
 pub(crate) mod durable;
+pub(crate) mod dynamic;
 pub(crate) mod exported;
 mod files;
 pub(crate) mod films;
