@@ -3,7 +3,8 @@
 //! - **Training:** [`Job::builder`] or [`Job::load`] makes a [`Job`], and [`JobExt::train`] or [`train`] trains it. An
 //!   [`Observer`] receives [`Event`]s; a [`Stop`] ends the training. A [`Trainer`] trains on rows that are pushed.
 //! - **Evaluating:** [`evaluate`] has the numbers of `rankine eval`.
-//! - **Scoring:** a [`Ranker`] scores rows on any number of threads.
+//! - **Scoring:** a [`Ranker`] scores rows on any number of threads. [`write_delta`] writes what changes its model into
+//!   a later one.
 //! - **Data:** [`convert_csv`] and [`convert_parquet`] make a dataset of click logs. A [`Dataset`] is opened, and a
 //!   [`BatchStream`] reads its samples.
 //!
@@ -11,6 +12,8 @@
 //! that they refer to and that are not here may change with any version.
 
 pub use rankine_base::{Error as DataError, Stop, StopCause};
+#[doc(inline)]
+pub use rankine_engine::delta::{DeltaError, DeltaSummary, write_delta};
 #[doc(inline)]
 pub use rankine_engine::evaluate::{EvaluateError, EvaluateOptions, evaluate};
 #[cfg(feature = "arrow")]
@@ -21,7 +24,7 @@ pub use rankine_engine::features::{
     FeatureError, Features, Ids, RawColumn, RawColumnError, RawColumnValues, TrainingRows,
 };
 #[doc(inline)]
-pub use rankine_engine::ranker::{Ranker, ScoreError, SwapError};
+pub use rankine_engine::ranker::{ApplyError, Ranker, ScoreError, SwapError};
 #[doc(inline)]
 pub use rankine_engine::source::SourceError;
 #[doc(inline)]

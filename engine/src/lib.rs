@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod delta;
 pub mod doctor;
 pub mod evaluate;
 pub mod features;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rankine_base::blame::Blame;
 use rankine_base::files::not_a_folder;
 use rankine_checkpoint as checkpoint;
-use rankine_checkpoint::{Checkpoint, CheckpointError, Disk, Files};
+use rankine_checkpoint::{Checkpoint, CheckpointError, DELTA_NAME, Disk, Files, ModelIdentity};
 use rankine_engine_cpu::CpuModel;
 use rankine_job::{Conflict, DataSource, Job, JobError, conflict_lines};
 use rankine_model::ModelSpec;
@@ -194,6 +194,9 @@ impl ModelSource {
         }
         if has(MANIFEST_NAME) {
             return Ok(Self::Export(path.to_owned()));
+        }
+        if has(DELTA_NAME) {
+            return other("it is a delta, which changes a model that is loaded already");
         }
         if begins("shard-") {
             return other("it is an incomplete checkpoint without manifest.json");
@@ -461,6 +464,19 @@ impl OpenModel {
     /// Returns the number of steps that it was trained for.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Returns what identifies it, given its weights: two models of the same training are the same if this is.
+    ///
+    /// # Errors
+    /// [`SavedModelError`] if the weights are not finite.
+    pub fn identity(&self, loaded: &CpuModel) -> Result<ModelIdentity, SavedModelError> {
+        let known = match &self.weights {
+            WeightsSource::Folder(_, saved) => saved.weights_checksum(),
+            WeightsSource::Checkpoint(_) => None,
+        };
+        let weights = known.map_or_else(|| saved::weights_checksum(loaded), Ok)?;
+        Ok(ModelIdentity { steps: self.steps, weights })
     }
 
     /// Reads the weights, without optimizer state.

@@ -10,6 +10,7 @@ mod collections;
 mod completions;
 mod conversion;
 mod days;
+mod delta;
 mod deploy;
 mod downsampling;
 mod dynamic;

@@ -52,6 +52,7 @@ impl Fixture {
             command("convert", &["convert", "criteo-tsv", &self.log]),
             command("fit", &["fit", "criteo-tsv", &self.log]),
             command("generate", &["generate", "--shape", &self.shape, "--samples", "50000"]),
+            command("delta", &["ckpt", "delta", &self.place.word("run/checkpoints/step-2"), &self.run]),
             command("export", &["export", &self.run, "--format", "onnx"]),
             command("init", &["init", "--data", &self.data]),
             command("predict", &["predict", "--run", &self.run, &self.log]),

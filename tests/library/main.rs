@@ -8,6 +8,7 @@ mod average;
 mod beside;
 mod buckets;
 mod columns;
+mod delta;
 mod downsampling;
 mod early_stopping;
 mod eval_batch_size;

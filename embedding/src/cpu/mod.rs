@@ -6,6 +6,7 @@
 mod deduplicate;
 mod feature;
 mod host_rows;
+mod patched;
 mod pool;
 mod ranks;
 mod table;
@@ -13,5 +14,7 @@ mod table;
 pub use deduplicate::{BagIndex, Route};
 pub use feature::{Bags, Feature, FeatureSlot};
 pub use host_rows::HostRows;
+pub use patched::{ChangedRows, PatchedTable};
+pub use pool::RowWeights;
 pub use ranks::{BagGradients, Communicator, RankTables};
 pub use table::Table;

@@ -1,10 +1,11 @@
-//! Finds the slot of a key: an open-addressing table of slot numbers, derived from the keys.
+//! Finds the slot of a key: an open-addressing table of slot numbers, derived from the keys. Memberships find the slots
+//! of ids with it, and patched tables the places of replaced rows.
 
 use super::mix;
 
 /// Slots by the hash of their keys. The keys themselves are in the shard.
 #[derive(Debug, Clone)]
-pub(super) struct SlotIndex {
+pub(crate) struct SlotIndex {
     /// Slot + 1, or 0 where there is none. The length is a power of two, and at least a quarter is free, so that
     /// probes are short.
     places: Vec<u32>,
@@ -21,7 +22,7 @@ pub(super) fn bytes(slots: u64) -> u64 {
 }
 
 impl SlotIndex {
-    pub(super) fn new(slots: u64) -> Self {
+    pub(crate) fn new(slots: u64) -> Self {
         Self { places: vec![0; places(slots) as usize] }
     }
 
@@ -44,12 +45,12 @@ impl SlotIndex {
     }
 
     /// Returns the slot of a key; `keys` has the key of each slot.
-    pub(super) fn find(&self, key: u64, keys: &[u64]) -> Option<u32> {
+    pub(crate) fn find(&self, key: u64, keys: &[u64]) -> Option<u32> {
         self.places[self.place(key, keys)].checked_sub(1)
     }
 
-    /// Adds a key that is not present.
-    pub(super) fn insert(&mut self, slot: u32, keys: &[u64]) {
+    /// Adds a key that is not present. If it is, its slot is replaced.
+    pub(crate) fn insert(&mut self, slot: u32, keys: &[u64]) {
         let place = self.place(keys[slot as usize], keys);
         self.places[place] = slot + 1;
     }

@@ -11,7 +11,7 @@
 //!
 //! This module knows neither models nor where rows are stored.
 
-mod index;
+pub(crate) mod index;
 mod shard;
 mod sketch;
 mod state;
@@ -234,6 +234,25 @@ impl Membership {
             (0..shard.keys.len()).map(|slot| shard.is_occupied(slot as u32).then(|| shard.keys[slot]))
         });
         std::iter::once(None).chain(of_shards)
+    }
+
+    /// Returns the same without keys that have expired.
+    pub fn live_keys_of_rows(&self) -> impl Iterator<Item = Option<u64>> + '_ {
+        self.keys_of_rows().map(|key| key.filter(|&key| self.find(key).is_some()))
+    }
+
+    /// Frees the rows of keys that have expired. The other keys never expire, whatever is [restored](Self::restore)
+    /// later: time stands still in a model that scores.
+    pub fn freeze(&mut self) {
+        let oldest = self.oldest(self.step);
+        for shard in &mut self.shards {
+            for slot in 0..shard.keys.len() as u32 {
+                if shard.is_occupied(slot) && shard.scores[slot as usize] < oldest {
+                    shard.free(slot);
+                }
+            }
+        }
+        self.step = 0;
     }
 
     /// Maps the keys of a step's batch to rows: the keys of all look-ups of the table, of the global batch, in order.

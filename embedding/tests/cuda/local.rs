@@ -5,7 +5,7 @@ use rankine_cuda::kernels::{
     Element, FP8_MULTIPLE, Fp8Scaling, Fp8Vectors, LookUpFp8, Pair, Vectors, transposed_position,
 };
 use rankine_cuda::{Buffer, E4m3};
-use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
+use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, RowWeights, Table};
 use rankine_embedding::cuda::{
     Error, Feature, Hotness, Ids, InitialWeights, Layout, LocalRouteSnapshot, LocalTables, LookUpCounts,
 };

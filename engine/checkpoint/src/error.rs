@@ -27,6 +27,9 @@ pub enum CheckpointError {
         .0.display()
     )]
     Missing(PathBuf),
+    /// There is no delta.
+    #[error("no delta at {}: `rankine ckpt delta BASE RUN --out DIR` writes one", .0.display())]
+    NoDelta(PathBuf),
     /// A file differs from what was written.
     #[error("{} is damaged: {what}", path.display())]
     Damaged {
@@ -145,7 +148,9 @@ impl CheckpointError {
         match self {
             Self::Io { .. } | Self::NotFinite { .. } | Self::State(_) => Blame::System,
             Self::Damaged { .. } | Self::NoneUsable { .. } => Blame::Data,
-            Self::Missing(_) | Self::Mismatch { .. } | Self::Version { .. } => Blame::Usage,
+            Self::Missing(_) | Self::NoDelta(_) | Self::Mismatch { .. } | Self::Version { .. } => {
+                Blame::Usage
+            }
             Self::Unreadable { why, .. } | Self::NeededUnreadable { why, .. } => why.blame(),
         }
     }

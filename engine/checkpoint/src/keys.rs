@@ -62,7 +62,8 @@ impl Checkpoint {
             return Ok(memberships);
         }
         for checkpoint in self.base().into_iter().chain([self]) {
-            let saved = checkpoint.saved_memberships(&memberships)?;
+            let numbers: Vec<_> = memberships.iter().map(|(number, _)| *number).collect();
+            let saved = checkpoint.saved_memberships(&numbers)?;
             for ((table, membership), saved) in memberships.iter_mut().zip(saved) {
                 membership.restore(&saved).map_err(|wrong| {
                     let tensor = &self.manifest().tables[*table].tensor;
@@ -77,12 +78,12 @@ impl Checkpoint {
 
     /// Reads what this checkpoint alone says of some tables. Keys may have changed their rows, so that all pieces are
     /// read before any is applied.
-    fn saved_memberships(
+    pub(super) fn saved_memberships(
         &self,
-        tables: &[(usize, Membership)],
+        tables: &[usize],
     ) -> Result<Vec<SavedMembership>, CheckpointError> {
         let mut all = vec![SavedMembership::default(); tables.len()];
-        let at = |table: usize| tables.iter().position(|(number, _)| *number == table);
+        let at = |table: usize| tables.iter().position(|number| *number == table);
         self.for_each_own_piece(&|contents, _| contents.is_of_keys(), &mut |piece| {
             match piece {
                 Piece::Keys(table, piece) => {

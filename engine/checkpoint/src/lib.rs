@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod delta;
 mod error;
 mod faults;
 pub mod files;
@@ -32,6 +33,7 @@ use std::ops::Range;
 use rankine_embedding::Membership;
 use rankine_embedding::rows::Rows;
 
+pub use delta::{DELTA_NAME, Delta, DeltaHeader, ModelChanges, ModelIdentity};
 pub use error::CheckpointError;
 pub use faults::{Fault, FaultyFiles};
 pub use files::{Disk, Files, Input, Output};

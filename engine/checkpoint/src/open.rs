@@ -33,6 +33,8 @@ pub(super) type Ends = (u64, u64);
 pub struct Checkpoint {
     files: Arc<dyn Files>,
     path: PathBuf,
+    /// The file of its manifest.
+    manifest_name: &'static str,
     manifest: Manifest,
     xxh3: Checksum,
     shards: Vec<ShardIndex>,
@@ -92,10 +94,21 @@ impl Checkpoint {
             }
             bytes => bytes?,
         };
-        let damaged = |what: String| CheckpointError::damaged(&at, what);
         let manifest: Manifest = sealed::from_json(manifest::KIND, manifest::FORMAT, &bytes)
             .map_err(|error| CheckpointError::sealed(&at, error))?;
-        manifest.validate().map_err(damaged)?;
+        let xxh3 = Checksum::of(&bytes);
+        Ok((Self::of_manifest(files, path, manifest::NAME, (manifest, xxh3))?, at))
+    }
+
+    /// Opens the shards of a manifest, which was read from a file with this name and has this checksum.
+    pub(super) fn of_manifest(
+        files: &Arc<dyn Files>,
+        path: &Path,
+        manifest_name: &'static str,
+        (manifest, xxh3): (Manifest, Checksum),
+    ) -> Result<Self, CheckpointError> {
+        let at = path.join(manifest_name);
+        manifest.validate().map_err(|what| CheckpointError::damaged(&at, what))?;
         let mut shards = Vec::new();
         for file in &manifest.shards {
             let index: ShardIndex = read_sealed(&**files, path, file)?;
@@ -107,12 +120,12 @@ impl Checkpoint {
             fits.map_err(|what| CheckpointError::damaged(&at, what))?;
             shards.push(index);
         }
-        let (files, xxh3) = (Arc::clone(files), Checksum::of(&bytes));
+        let (files, path) = (Arc::clone(files), path.to_owned());
         let listed = shards.iter().map(|shard| vec![OnceLock::new(); shard.pieces.len()]).collect();
-        let checkpoint = Self { files, path: path.to_owned(), manifest, xxh3, shards, listed, base: None };
+        let checkpoint = Self { files, path, manifest_name, manifest, xxh3, shards, listed, base: None };
         // No memory is allocated for data that do not exist.
         checkpoint.shards.iter().try_for_each(|shard| checkpoint.open_shard(shard).map(drop))?;
-        Ok((checkpoint, at))
+        Ok(checkpoint)
     }
 
     /// Its folder.
@@ -155,11 +168,10 @@ impl Checkpoint {
     fn check_complete(&self) -> Result<(), CheckpointError> {
         let missing = |what: String| Err(CheckpointError::damaged(&self.path.join(manifest::NAME), what));
         let mut elements = vec![0u64; self.manifest.tables.len()];
-        let mut dense = 0u64;
         for piece in self.shards.iter().flat_map(|shard| &shard.pieces) {
             match &piece.contents {
-                PieceContents::Dense { dense_count, .. } => dense = dense.saturating_add(*dense_count),
-                PieceContents::Rows { rows: SavedRows::Listed { .. }, .. }
+                PieceContents::Dense { .. }
+                | PieceContents::Rows { rows: SavedRows::Listed { .. }, .. }
                 | PieceContents::Keys { .. }
                 | PieceContents::Counts { .. } => {}
                 &PieceContents::Rows { table, columns: (first, end), rows, .. } => {
@@ -168,15 +180,26 @@ impl Checkpoint {
                 }
             }
         }
-        if dense != self.manifest.spec.dense_parameters() as u64 {
-            return missing(format!(
-                "its shards have {dense} dense parameters, which are not those of the model"
-            ));
-        }
+        self.check_dense()?;
         for (table, elements) in self.manifest.tables.iter().zip(elements) {
             if elements != table.table.rows.saturating_mul(table.table.dim as u64) {
                 return missing(format!("its shards have only {elements} elements of {}", table.tensor));
             }
+        }
+        Ok(())
+    }
+
+    /// Checks that every dense parameter is present exactly once.
+    pub(super) fn check_dense(&self) -> Result<(), CheckpointError> {
+        let pieces = self.shards.iter().flat_map(|shard| &shard.pieces);
+        let counts = pieces.filter_map(|piece| match piece.contents {
+            PieceContents::Dense { dense_count, .. } => Some(dense_count),
+            _ => None,
+        });
+        let dense = counts.fold(0, u64::saturating_add);
+        if dense != self.manifest.spec.dense_parameters() as u64 {
+            let what = format!("its shards have {dense} dense parameters, and the model has others");
+            return Err(CheckpointError::damaged(&self.path.join(self.manifest_name), what));
         }
         Ok(())
     }
@@ -187,7 +210,7 @@ impl Checkpoint {
     /// [`CheckpointError::Damaged`] with the first wrong checksum; [`CheckpointError::Io`].
     pub fn verify(&self) -> Result<Totals, CheckpointError> {
         let mut totals = self.base.as_ref().map_or(Ok(Totals::default()), |base| base.verify())?;
-        let manifest = read_whole(&*self.files, &self.path.join(manifest::NAME))?;
+        let manifest = read_whole(&*self.files, &self.path.join(self.manifest_name))?;
         totals.bytes += manifest.len() as u64;
         for file in &self.manifest.files {
             totals.bytes += read_checked(&*self.files, &self.path, file)?.len() as u64;
@@ -369,7 +392,7 @@ impl ShardReader<'_> {
 }
 
 /// Reads a short file.
-fn read_whole(files: &dyn Files, path: &Path) -> Result<Vec<u8>, CheckpointError> {
+pub(super) fn read_whole(files: &dyn Files, path: &Path) -> Result<Vec<u8>, CheckpointError> {
     let input = files.open(path).context("open", path)?;
     let len = input.size().context("read", path)?;
     if len > SEALED_BYTES_MAX {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rankine_base::blame::Blame;
 use rankine_checkpoint::CheckpointError;
+use rankine_engine::delta::DeltaError;
 use rankine_engine::evaluate::EvaluateError;
 use rankine_engine::import::ImportError;
 use rankine_engine::prediction::{PredictError, STANDARD_OUTPUT};
@@ -129,6 +130,15 @@ impl From<SourceError> for CommandError {
             SourceError::Checkpoint(error) => error.into(),
             SourceError::Job(error) => error.into(),
             SourceError::Data(error) => error.into(),
+            error => Self::new(error.blame().into(), error),
+        }
+    }
+}
+
+impl From<DeltaError> for CommandError {
+    fn from(error: DeltaError) -> Self {
+        match error {
+            DeltaError::Source(error) => error.into(),
             error => Self::new(error.blame().into(), error),
         }
     }

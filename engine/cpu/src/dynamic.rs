@@ -4,10 +4,12 @@
 //! neither memberships nor rows depend on the number of ranks.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use rankine_embedding::cpu::{HostRows, Table};
 use rankine_embedding::membership::{
-    Admission, DynamicTableState, Eviction, IfFull, InitialRows, NewRow, SHARED_ROW,
+    Admission, DynamicTableState, Eviction, IfFull, InitialRows, InvalidMembership, NewRow, SHARED_ROW,
+    SavedMembership,
 };
 use rankine_embedding::rows::{RowPiece, RowSet};
 use rankine_embedding::{Dtype, Membership, Optimizer, TableSpec};
@@ -33,18 +35,19 @@ pub struct FullTable {
 }
 
 /// The memberships of a model's tables.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct DynamicTables {
     tables: Vec<DynamicTable>,
 }
 
 /// A table with its membership.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct DynamicTable {
     /// Its number among the tables of the spec.
     number: usize,
     name: String,
-    membership: Membership,
+    /// Shared with older versions of a model that scores, if they have the same ids.
+    membership: Arc<Membership>,
     /// The columns that look it up, ascending.
     columns: Vec<usize>,
     /// The tables that have the membership's rows: itself, then the tables of first-order terms.
@@ -52,7 +55,7 @@ struct DynamicTable {
 }
 
 /// A table whose rows begin anew when an id gets them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Follower {
     /// Its number among all tables of the model.
     number: usize,
@@ -90,7 +93,7 @@ impl DynamicTables {
             DynamicTable {
                 number,
                 name: table.name.clone(),
-                membership: Membership::new(rows),
+                membership: Arc::new(Membership::new(rows)),
                 followers: std::iter::once(number).chain(wide).map(follower).collect(),
                 columns,
             }
@@ -100,12 +103,12 @@ impl DynamicTables {
 
     /// Returns the memberships, each with the number of its table.
     pub(super) fn memberships(&self) -> impl Iterator<Item = (usize, &Membership)> {
-        self.tables.iter().map(|table| (table.number, &table.membership))
+        self.tables.iter().map(|table| (table.number, &*table.membership))
     }
 
     /// Returns the same, mutable.
     pub(super) fn memberships_mut(&mut self) -> impl Iterator<Item = (usize, &mut Membership)> {
-        self.tables.iter_mut().map(|table| (table.number, &mut table.membership))
+        self.tables.iter_mut().map(|table| (table.number, Arc::make_mut(&mut table.membership)))
     }
 
     /// Replaces memberships, given with the numbers of their tables.
@@ -117,8 +120,17 @@ impl DynamicTables {
             let table = self.tables.iter_mut().find(|table| table.number == number);
             let table = table.expect("the table has a membership");
             assert_eq!(table.membership.rows(), membership.rows(), "the table has as many rows");
-            table.membership = membership;
+            table.membership = Arc::new(membership);
         }
+    }
+
+    /// Changes which ids have rows of a table, given by its number.
+    ///
+    /// # Errors
+    /// If the changes do not belong to its membership.
+    pub(super) fn change(&mut self, number: usize, saved: &SavedMembership) -> Result<(), InvalidMembership> {
+        let table = self.tables.iter_mut().find(|table| table.number == number);
+        table.map_or(Ok(()), |table| Arc::make_mut(&mut table.membership).restore(saved))
     }
 
     /// Returns how full each table is.
@@ -149,7 +161,8 @@ impl DynamicTables {
         let mut new_rows = Vec::new();
         for (of, table) in self.tables.iter_mut().enumerate() {
             let keys = keys_in_order(batch, &table.columns);
-            let Admission { rows, new_rows: rows_of_table, refused } = table.membership.admit(step, &keys);
+            let membership = Arc::make_mut(&mut table.membership);
+            let Admission { rows, new_rows: rows_of_table, refused } = membership.admit(step, &keys);
             set_in_order(&mut translated, &table.columns, &rows);
             if let Some(&first) = refused.first() {
                 table.refuse(&mut translated, &refused, keys[first])?;

@@ -1,5 +1,8 @@
 //! Scores with a model that no longer changes, on any number of threads at once.
 
+use rankine_checkpoint::ModelChanges;
+use rankine_embedding::cpu::PatchedTable;
+use rankine_embedding::membership::InvalidMembership;
 use rankine_model::ModelSpec;
 use rankine_reader::Samples;
 use rayon::ThreadPool;
@@ -14,7 +17,9 @@ use super::tiles::{ScoringBuffers, scorer};
 #[derive(Debug)]
 pub struct ScoringModel {
     parts: Parts,
-    tables: ModelTables,
+    tables: ModelTables<PatchedTable>,
+    /// The same tables in the order of their numbers.
+    numbered: Vec<PatchedTable>,
     dynamic: DynamicTables,
 }
 
@@ -22,10 +27,37 @@ impl ScoringModel {
     /// # Panics
     /// If the model is spread over ranks.
     pub fn new(model: CpuModel) -> Self {
-        let CpuModel { distribution, dynamic, .. } = model;
+        let CpuModel { distribution, mut dynamic, .. } = model;
         let Distribution::OneRank(one) = distribution else { panic!("a saved model has one rank") };
         let OneRank { replica, tables, .. } = *one;
-        Self { parts: replica.parts, tables, dynamic }
+        // It scores the same whenever it is asked.
+        dynamic.memberships_mut().for_each(|(_, membership)| membership.freeze());
+        let tables = tables.into_tables().into_iter().map(PatchedTable::new);
+        Self::of(replica.parts, tables.collect(), dynamic)
+    }
+
+    fn of(parts: Parts, numbered: Vec<PatchedTable>, dynamic: DynamicTables) -> Self {
+        Self { tables: ModelTables::new(&parts.spec, numbered.clone()), parts, numbered, dynamic }
+    }
+
+    /// Returns the model with some changes. It shares the rows that do not change with this one, which stays as it is.
+    ///
+    /// # Errors
+    /// If ids do not belong to their table, with its number.
+    ///
+    /// # Panics
+    /// If parameters or rows do not match the spec.
+    pub fn with(&self, changes: ModelChanges) -> Result<Self, (usize, InvalidMembership)> {
+        let ModelChanges { parameters, rows, keys } = changes;
+        let mut dynamic = self.dynamic.clone();
+        for (table, changed) in &keys {
+            dynamic.change(*table, changed).map_err(|wrong| (*table, wrong))?;
+        }
+        let mut tables = self.numbered.clone();
+        for (table, changed) in &rows {
+            tables[*table] = tables[*table].with(changed);
+        }
+        Ok(Self::of(Parts::new(self.spec().clone(), parameters), tables, dynamic))
     }
 
     /// Returns the description of the model.

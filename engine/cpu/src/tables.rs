@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rankine_embedding::cpu::{Bags, Feature, FeatureSlot, HostRows, Route, Table};
+use rankine_embedding::cpu::{Bags, Feature, FeatureSlot, HostRows, Route, RowWeights, Table};
 use rankine_embedding::rows::RowPart;
 use rankine_embedding::{Pooling, Step};
 use rankine_reader::Samples;
@@ -30,10 +30,10 @@ pub(super) trait LookUp: Sync {
     );
 }
 
-/// All tables of a model, each as a whole.
+/// All tables of a model, each as a whole: of a model that learns, or of one whose tables are only looked up.
 #[derive(Debug)]
-pub(super) struct ModelTables {
-    shared: Vec<SharedTable>,
+pub(super) struct ModelTables<T = Table> {
+    shared: Vec<SharedTable<T>>,
     heads: usize,
     /// Elements of all vectors of a sample.
     vector_elements: usize,
@@ -43,15 +43,15 @@ pub(super) struct ModelTables {
 
 /// A table and the columns that look it up.
 #[derive(Debug)]
-struct SharedTable {
-    table: Table,
-    features: Vec<TableFeature>,
+struct SharedTable<T> {
+    table: T,
+    features: Vec<TableFeature<T>>,
     route: Route,
 }
 
 /// A categorical column that looks up a table.
 #[derive(Debug)]
-struct TableFeature {
+struct TableFeature<T> {
     /// The number of the column in a batch.
     column: usize,
     pooling: Pooling,
@@ -62,7 +62,7 @@ struct TableFeature {
     /// If attention reads it, its place in the keys: its rows are not pooled.
     attribute: Option<Attribute>,
     /// Its first-order terms, one element per head.
-    wide: Option<Table>,
+    wide: Option<T>,
     wide_route: Route,
 }
 
@@ -75,7 +75,7 @@ struct Placed<'a> {
     one_id_each: &'a OneIdEach,
 }
 
-impl TableFeature {
+impl<T> TableFeature<T> {
     /// Its bags, pooled into vectors in a slot.
     fn of<'a>(&self, batch: &'a Samples, slot: FeatureSlot) -> Feature<'a> {
         let bags = bags_of(batch, self.column, self.weighted);
@@ -92,7 +92,7 @@ impl TableFeature {
     }
 }
 
-impl SharedTable {
+impl<T> SharedTable<T> {
     /// Whether its route also serves the first-order terms of its only feature.
     fn has_one_route(&self) -> bool {
         self.features.len() == 1 && self.features[0].attribute.is_none()
@@ -106,13 +106,13 @@ pub(super) fn bags_of(batch: &Samples, column: usize, weighted: bool) -> Bags<'_
     Bags { offsets: &bags.offsets, ids: &bags.ids, weights }
 }
 
-impl ModelTables {
+impl<T: RowWeights> ModelTables<T> {
     /// `tables` are those of the spec, then those of first-order terms, if it has any.
     ///
     /// # Panics
     /// If they are not.
-    pub(super) fn new(spec: &ModelSpec, tables: Vec<Table>) -> Self {
-        assert!(tables.iter().map(Table::spec).eq(spec.tables.iter().chain(&spec.wide_tables())));
+    pub(super) fn new(spec: &ModelSpec, tables: Vec<T>) -> Self {
+        assert!(tables.iter().map(RowWeights::spec).eq(spec.tables.iter().chain(&spec.wide_tables())));
         let mut tables = tables.into_iter();
         let shared = tables.by_ref().take(spec.tables.len());
         let mut shared: Vec<_> = shared
@@ -141,6 +141,29 @@ impl ModelTables {
         }
     }
 
+    /// Returns the tables that [`ModelTables::new`] takes.
+    pub(super) fn into_tables(self) -> Vec<T> {
+        let (mut tables, mut wide) = (Vec::new(), Vec::new());
+        for SharedTable { table, features, .. } in self.shared {
+            tables.push(table);
+            wide.extend(features.into_iter().filter_map(|feature| Some((feature.column, feature.wide?))));
+        }
+        wide.sort_by_key(|(column, _)| *column);
+        tables.extend(wide.into_iter().map(|(_, table)| table));
+        tables
+    }
+
+    fn features(&self) -> impl Iterator<Item = &TableFeature<T>> {
+        self.shared.iter().flat_map(|shared| &shared.features)
+    }
+
+    /// Logits, and the gradients with respect to them, are one feature with one element per head.
+    fn logit_slot(&self) -> FeatureSlot {
+        FeatureSlot { stride: self.heads, offset: 0 }
+    }
+}
+
+impl ModelTables {
     /// Returns every table with its number, those of the spec first, then those of first-order terms.
     pub(super) fn rows(&self) -> HostRows<&Table> {
         let shared = self.shared.iter().enumerate().map(|(number, shared)| (number, &shared.table));
@@ -163,10 +186,6 @@ impl ModelTables {
             }
         }
         HostRows::new(all)
-    }
-
-    fn features(&self) -> impl Iterator<Item = &TableFeature> {
-        self.shared.iter().flat_map(|shared| &shared.features)
     }
 
     /// Sorts a batch's ids by row.
@@ -217,14 +236,9 @@ impl ModelTables {
             });
         });
     }
-
-    /// Logits, and the gradients with respect to them, are one feature with one element per head.
-    fn logit_slot(&self) -> FeatureSlot {
-        FeatureSlot { stride: self.heads, offset: 0 }
-    }
 }
 
-impl LookUp for ModelTables {
+impl<T: RowWeights> LookUp for ModelTables<T> {
     fn pool(&self, batch: &Samples, samples: &Range<usize>, vectors: &mut [f32]) {
         for shared in &self.shared {
             for feature in shared.features.iter().filter(|feature| feature.attribute.is_none()) {

@@ -48,8 +48,7 @@ fn dynamic_tables(spec: &ModelSpec) -> impl Iterator<Item = (usize, DynamicRows)
 /// Sets the bytes of the two tensors of a table. Ids that have expired have no row any more.
 pub(super) fn put(membership: &Membership, keys: &mut [u8], has_key: &mut [u8]) {
     let rows = keys.chunks_exact_mut(8).zip(has_key);
-    for (key, (bytes, has_key)) in membership.keys_of_rows().zip(rows) {
-        let key = key.filter(|&key| membership.find(key).is_some());
+    for (key, (bytes, has_key)) in membership.live_keys_of_rows().zip(rows) {
         bytes.copy_from_slice(&key.unwrap_or(0).to_le_bytes());
         *has_key = key.is_some().into();
     }

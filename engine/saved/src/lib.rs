@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use rankine_base::blame::Blame;
 use rankine_base::files::read_regular;
 use rankine_base::publish::{PartialDir, create_folders};
-use rankine_base::sealed::{self, SealedError};
+use rankine_base::sealed::{self, Checksum, SealedError};
 use rankine_checkpoint::STRIPE_BYTES;
 use rankine_embedding::{Dtype, Membership, TableSpec};
 use rankine_model::ModelSpec;
@@ -317,6 +317,24 @@ pub fn write_vocabularies(
 }
 
 fn write_weights(dir: &Path, model: &(impl Weights + ?Sized)) -> Result<FileManifest, SavedModelError> {
+    let (bytes, xxh3) = put_file(WeightsFile::create(&dir.join(WEIGHTS_NAME))?, model)?;
+    Ok(FileManifest { name: WEIGHTS_NAME.into(), bytes, xxh3 })
+}
+
+/// Returns the checksum of the file of weights that [`save`] would write. It identifies a model, wherever its weights
+/// are stored.
+///
+/// # Errors
+/// The errors of reading the weights.
+pub fn weights_checksum(model: &(impl Weights + ?Sized)) -> Result<Checksum, SavedModelError> {
+    Ok(put_file(WeightsFile::discarded()?, model)?.1)
+}
+
+/// Writes the file of a model's weights; returns its length and checksum.
+fn put_file(
+    mut file: WeightsFile,
+    model: &(impl Weights + ?Sized),
+) -> Result<(u64, Checksum), SavedModelError> {
     let tensors = Tensor::all_of(model.spec(), 1);
     let info = |tensor: &Tensor| {
         let Range { start, end } = tensor.bytes();
@@ -335,13 +353,11 @@ fn write_weights(dir: &Path, model: &(impl Weights + ?Sized)) -> Result<FileMani
     // The format requires its data at a multiple of eight bytes, and allows spaces after the header.
     header.resize(header.len().next_multiple_of(8), b' ');
 
-    let mut file = WeightsFile::create(&dir.join(WEIGHTS_NAME))?;
     file.put(8, |bytes| bytes.copy_from_slice(&(header.len() as u64).to_le_bytes()))?;
     file.put(header.len(), |bytes| bytes.copy_from_slice(&header))?;
     file.put_tensors(model, 1)?;
     file.put_keys(model)?;
-    let (bytes, xxh3) = file.finish()?;
-    Ok(FileManifest { name: WEIGHTS_NAME.into(), bytes, xxh3 })
+    Ok(file.finish()?)
 }
 
 fn safetensors_type(dtype: Dtype) -> tensor::Dtype {
@@ -440,6 +456,11 @@ impl SavedModel {
     /// The errors of [`Columns::vocabulary`].
     pub fn encoder(&self, dir: &Path) -> Result<Encoder, rankine_base::Error> {
         self.columns().encoder(&[dir.to_owned()])
+    }
+
+    /// Returns the [`weights_checksum`], if `model.json` has it: older formats do not.
+    pub fn weights_checksum(&self) -> Option<Checksum> {
+        (self.weights_stripe_bytes == Some(STRIPE_BYTES)).then_some(self.weights.xxh3)
     }
 
     /// Returns the files whose checksums `model.json` has.

@@ -1,11 +1,12 @@
 //! The tensors of a model, and the files that they are written to.
 
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rankine_base::error::IoContext;
 use rankine_base::sealed::Checksum;
-use rankine_checkpoint::{Disk, Files, Writer};
+use rankine_checkpoint::{Disk, Files, Output, Writer};
 use rankine_embedding::{Dtype, TableSpec, all_finite};
 use rankine_model::ModelSpec;
 use rayon::prelude::*;
@@ -82,6 +83,23 @@ pub fn write_tensors(
     Ok(())
 }
 
+/// A file whose bytes are not kept.
+struct Discarded;
+
+impl Output for Discarded {
+    fn write_at(&self, bytes: &[u8], _: u64) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn write_direct_at(&self, bytes: &[u8], _: u64) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A file of weights.
 pub(super) struct WeightsFile {
     path: PathBuf,
@@ -93,6 +111,13 @@ impl WeightsFile {
     pub(super) fn create(path: &Path) -> rankine_base::error::Result<Self> {
         let file = Disk.create(path).and_then(Writer::with_checksum).context("create", path)?;
         Ok(Self { path: path.to_owned(), file, bytes: 0 })
+    }
+
+    /// Creates a file whose bytes only count for its checksum.
+    pub(super) fn discarded() -> rankine_base::error::Result<Self> {
+        let path = PathBuf::from("the weights");
+        let file = Writer::with_checksum(Box::new(Discarded)).context("checksum", &path)?;
+        Ok(Self { path, file, bytes: 0 })
     }
 
     /// Appends bytes, which `fill` sets.

@@ -1,5 +1,9 @@
 //! Why rows cannot be scored, and why a model does not replace another.
 
+use std::path::PathBuf;
+
+use rankine_checkpoint::CheckpointError;
+
 use super::ROWS_MAX;
 use crate::features::FeatureError;
 use crate::source::SourceError;
@@ -66,6 +70,29 @@ pub enum SwapError {
         expected: Vec<String>,
         /// Those of the new one.
         found: Vec<String>,
+    },
+}
+
+/// Why a delta does not change the model that is scoring.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApplyError {
+    /// It cannot be read, or is damaged.
+    #[error(transparent)]
+    Read(#[from] CheckpointError),
+    /// It changes another model.
+    #[error(
+        "{} changes the model of step {base}, but {held}. Apply the deltas since the model that was loaded in their \
+         order, or load the later model with `swap`",
+        path.display()
+    )]
+    OtherBase {
+        /// The delta.
+        path: PathBuf,
+        /// Steps of the model that it changes.
+        base: u64,
+        /// The model that is scoring.
+        held: String,
     },
 }
 

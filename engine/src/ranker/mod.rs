@@ -1,7 +1,8 @@
 //! Scores rows with a trained model, in the process of the caller.
 //!
 //! A [`Ranker`] loads a run, a checkpoint or an export. Any number of threads score with it at the same time, each its
-//! own rows, and [`Ranker::swap`] replaces the model while they do. Scores have the bits of `rankine predict`.
+//! own rows, and [`Ranker::swap`] and [`Ranker::apply`] replace the model while they do. Scores have the bits of
+//! `rankine predict`.
 //!
 //! ```no_run
 //! use rankine_engine::ranker::{Features, Ids, Ranker};
@@ -18,6 +19,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod delta;
 mod error;
 
 use std::io;
@@ -26,6 +28,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 #[cfg(feature = "arrow")]
 use arrow_array::RecordBatch;
+use rankine_base::sealed::Checksum;
+use rankine_checkpoint::ModelIdentity;
 use rankine_model::logit::Correction;
 use rankine_reader::convert::{RawLabels, RawRows};
 use rankine_reader::{IdRules, Samples, Schema};
@@ -35,13 +39,14 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use crate::features::MappedRows;
 use rankine_engine_cpu::{ScoringBuffers, ScoringModel};
 
+use crate::delta::columns_of;
 use crate::features::RawEncoder;
 use crate::source::{Artifact, ModelSource, SourceError};
 
 #[cfg(feature = "arrow")]
 pub use crate::features::{ArrowColumn, ArrowRows};
 pub use crate::features::{FeatureError, Features, Ids, RawColumn, RawColumnError, RawColumnValues};
-pub use error::{ScoreError, SwapError};
+pub use error::{ApplyError, ScoreError, SwapError};
 
 /// Rows that can be scored at a time.
 pub const ROWS_MAX: usize = 65536;
@@ -50,6 +55,8 @@ pub const ROWS_MAX: usize = 65536;
 #[derive(Debug)]
 pub struct Ranker {
     model: RwLock<Arc<LoadedModel>>,
+    /// Held while a model is replaced, so that none is based on one that is being replaced.
+    replacing: Mutex<()>,
     /// Threads that help the calling one.
     helpers: Option<ThreadPool>,
 }
@@ -63,10 +70,12 @@ struct LoadedModel {
     schema: Schema,
     /// What to do with ids that are not rows of their tables, by the job.
     ids: IdRules,
-    raw: RawEncoder,
-    steps: u64,
+    raw: Arc<RawEncoder>,
+    identity: ModelIdentity,
+    /// What identifies the columns.
+    columns: Checksum,
     /// Those that no thread is using.
-    buffers: Mutex<Vec<Buffers>>,
+    buffers: Arc<Mutex<Vec<Buffers>>>,
 }
 
 /// The memory of a thread that scores.
@@ -88,7 +97,8 @@ impl Ranker {
     /// # Errors
     /// [`SourceError`] if there is no model, it is damaged, or another version of Rankine wrote it.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        Ok(Self { model: RwLock::new(Arc::new(LoadedModel::load(path.as_ref())?)), helpers: None })
+        let model = RwLock::new(Arc::new(LoadedModel::load(path.as_ref())?));
+        Ok(Self { model, replacing: Mutex::default(), helpers: None })
     }
 
     /// Divides calls with more than 64 rows among this many threads: the calling one and others, which all calls
@@ -188,11 +198,12 @@ impl Ranker {
     /// [`SwapError`]; the old model then goes on scoring.
     pub fn swap(&self, path: impl AsRef<Path>) -> Result<(), SwapError> {
         let new = LoadedModel::load(path.as_ref())?;
+        let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let (expected, found) = (self.model().columns(), new.columns());
         if expected != found {
             return Err(SwapError::Columns { expected, found });
         }
-        *self.model.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        self.replace(new);
         Ok(())
     }
 
@@ -214,11 +225,15 @@ impl Ranker {
 
     /// Returns the number of steps that the model was trained for.
     pub fn steps(&self) -> u64 {
-        self.model().steps
+        self.model().identity.steps
     }
 
     fn helpers(&self) -> Option<&ThreadPool> {
         self.helpers.as_ref()
+    }
+
+    fn replace(&self, new: LoadedModel) {
+        *self.model.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
     }
 
     fn model(&self) -> Arc<LoadedModel> {
@@ -233,10 +248,12 @@ impl LoadedModel {
         let ids = opened.ids()?;
         let format = opened.columns().format.clone();
         let source = format.map(|format| Ok::<_, SourceError>((format, opened.encoder()?))).transpose()?;
-        let raw = RawEncoder::new(source, &schema, RawLabels::Ignored);
-        let weights = ScoringModel::new(opened.load()?);
+        let raw = Arc::new(RawEncoder::new(source, &schema, RawLabels::Ignored));
+        let (model, columns) = (opened.load()?, columns_of(&opened));
+        let identity = opened.identity(&model)?;
+        let weights = ScoringModel::new(model);
         let corrections = Correction::of_heads(&weights.spec().heads, &schema);
-        Ok(Self { weights, corrections, schema, ids, raw, steps: opened.steps(), buffers: Mutex::default() })
+        Ok(Self { weights, corrections, schema, ids, raw, identity, columns, buffers: Arc::default() })
     }
 
     /// Returns the names of labels, dense columns and the categorical columns of rows.

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::communicator::Communicator;
 use super::hop::{BagList, Path, StreamSizes};
 use crate::cpu::table::sum_in_runs;
-use crate::cpu::{Bags, Feature, FeatureSlot, HostRows, Route, Table};
+use crate::cpu::{Bags, Feature, FeatureSlot, HostRows, Route, RowWeights, Table};
 use crate::dtype::Rounding;
 use crate::optimizer::{Optimizer, Step};
 use crate::placement::{EmbeddingPlan, Exchange, Owner, Shard, TablePlan};

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rankine_topology::{Rank, Topology};
 
 use super::{BagGradients, Communicator, RankTables};
-use crate::cpu::{Bags, Feature, FeatureSlot, Route, Table};
+use crate::cpu::{Bags, Feature, FeatureSlot, Route, RowWeights, Table};
 use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, Step, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, TablePlan};

@@ -107,11 +107,13 @@ impl Table {
     }
 
     /// The table's description.
+    #[inline]
     pub fn spec(&self) -> &TableSpec {
         &self.spec
     }
 
     /// The weights of a row.
+    #[inline]
     pub fn weights(&self, row: u64) -> &[f32] {
         let start = row as usize * self.stride;
         &self.data[start..start + self.spec.dim]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::cpu::{Bags, FeatureSlot};
+use crate::cpu::{Bags, FeatureSlot, RowWeights};
 use crate::dtype::Dtype;
 use crate::optimizer::tests::{F64Parameters, ROUNDOFF};
 use crate::random::philox4x32;

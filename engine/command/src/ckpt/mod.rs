@@ -1,4 +1,4 @@
-//! `rankine ckpt`: inspects, verifies, compares and reshards checkpoints.
+//! `rankine ckpt`: inspects, verifies, compares and reshards checkpoints, and writes deltas of models.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,13 +9,14 @@ use rankine_engine::source::{Artifact, ModelSource, open_checkpoint};
 
 use super::CommandError;
 
+mod delta;
 mod diff;
 mod export;
 mod inspect;
 mod reshard;
 mod verify;
 
-/// Verify, inspect, compare and reshard checkpoints
+/// Verify, inspect, compare and reshard checkpoints, and write deltas
 ///
 /// A checkpoint is a folder `checkpoints/step-N` of a run. If the path is a run folder, its latest checkpoint is used;
 /// `verify` reads all of them. An export is the output of `rankine export --format safetensors`, or the folder `model`
@@ -32,6 +33,7 @@ enum Command {
     Verify(verify::Args),
     Inspect(inspect::Args),
     Diff(diff::Args),
+    Delta(delta::Args),
     Reshard(reshard::Args),
     #[command(hide = true)]
     Export(export::Args),
@@ -42,6 +44,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         Command::Verify(args) => verify::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Diff(args) => diff::run(args),
+        Command::Delta(args) => delta::run(args),
         Command::Reshard(args) => reshard::run(args),
         Command::Export(args) => export::run(args),
     }

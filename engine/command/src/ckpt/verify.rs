@@ -1,9 +1,9 @@
-//! `rankine ckpt verify`: verifies checkpoints and exports.
+//! `rankine ckpt verify`: verifies checkpoints, exports and deltas.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use rankine_checkpoint::{Checkpoint, Totals};
+use rankine_checkpoint::{Checkpoint, DELTA_NAME, Delta, Totals};
 use rankine_engine::source::{Artifact, ModelSource};
 use rankine_saved::{SavedModel, VerifiedSize};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use super::disk;
 use crate::table::counted;
 use crate::{CommandError, Exit, output};
 
-/// Read and check every byte of checkpoints and exports
+/// Read and check every byte of checkpoints, exports and deltas
 ///
 /// The exit code is 3 if one is damaged.
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,7 @@ Examples:
   rankine ckpt verify runs/criteo-1
   rankine ckpt verify runs/criteo-1/checkpoints/step-5000")]
 pub(crate) struct Args {
-    /// Checkpoints, run folders (all of their checkpoints are read), or exports
+    /// Checkpoints, run folders (all of their checkpoints are read), exports, or deltas
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 
@@ -30,12 +30,12 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A checkpoint or an export that is intact.
+/// A checkpoint, an export or a delta that is intact.
 #[derive(Serialize)]
 struct Verification {
     path: PathBuf,
     files: usize,
-    /// Pieces of a checkpoint's shards.
+    /// Pieces of the shards of a checkpoint or a delta.
     #[serde(skip_serializing_if = "Option::is_none")]
     pieces: Option<usize>,
     bytes: u64,
@@ -58,11 +58,7 @@ impl fmt::Display for Verification {
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let (mut intact, mut failed) = (Vec::new(), Vec::new());
     for path in &args.paths {
-        let source = ModelSource::find(path, Artifact::Any)?;
-        let verifications: Vec<Result<Verification, CommandError>> = match &source {
-            ModelSource::Export(dir) => vec![verify_export(dir)],
-            _ => source.checkpoints()?.into_iter().map(verify_checkpoint).collect(),
-        };
+        let verifications = verify(path)?;
         for verification in verifications {
             match verification {
                 Ok(verification) if args.json => intact.push(verification),
@@ -76,6 +72,17 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         output::json(&serde_json::json!({ "intact": intact, "damaged": damaged }))?;
     }
     all_of(failed)
+}
+
+fn verify(path: &Path) -> Result<Vec<Result<Verification, CommandError>>, CommandError> {
+    if path.join(DELTA_NAME).exists() {
+        return Ok(vec![verify_delta(path)]);
+    }
+    let source = ModelSource::find(path, Artifact::Any)?;
+    Ok(match &source {
+        ModelSource::Export(dir) => vec![verify_export(dir)],
+        _ => source.checkpoints()?.into_iter().map(verify_checkpoint).collect(),
+    })
 }
 
 /// Combines the errors of all paths, if there are any. Damage decides the exit code, otherwise the first error.
@@ -92,6 +99,17 @@ fn verify_export(dir: &Path) -> Result<Verification, CommandError> {
 }
 
 fn verify_checkpoint(path: PathBuf) -> Result<Verification, CommandError> {
-    let Totals { files, pieces, bytes } = Checkpoint::open(&disk(), &path)?.verify()?;
-    Ok(Verification { path, files, pieces: Some(pieces), bytes })
+    let totals = Checkpoint::open(&disk(), &path)?.verify()?;
+    Ok(Verification::of_pieces(path, totals))
+}
+
+fn verify_delta(path: &Path) -> Result<Verification, CommandError> {
+    let totals = Delta::open(&disk(), path)?.verify()?;
+    Ok(Verification::of_pieces(path.to_owned(), totals))
+}
+
+impl Verification {
+    fn of_pieces(path: PathBuf, Totals { files, pieces, bytes }: Totals) -> Self {
+        Self { path, files, pieces: Some(pieces), bytes }
+    }
 }
