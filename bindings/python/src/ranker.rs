@@ -107,6 +107,14 @@ impl Ranker {
         py.detach(|| self.ranker.swap(path.0)).map_err(model_error)
     }
 
+    /// Changes the model by a delta, which ``rankine ckpt delta`` writes, into the later model that the delta leads to.
+    ///
+    /// Other threads score with the old model meanwhile. Only what the delta has is read. Raises ModelError if it is
+    /// damaged, or changes another model than this one; the old model then stays.
+    fn apply(&self, py: Python<'_>, path: Given<PathBuf>) -> PyResult<()> {
+        py.detach(|| self.ranker.apply(path.0)).map_err(model_error)
+    }
+
     /// The labels that are predicted, one per head, in the order of scores.
     #[getter]
     fn labels(&self) -> Vec<String> {

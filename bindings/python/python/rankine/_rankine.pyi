@@ -92,6 +92,13 @@ class Ranker:
         or has other columns; the old model then stays.
         """
 
+    def apply(self, path: _Path) -> None:
+        """Changes the model by a delta, which ``rankine ckpt delta`` writes, into the later model that the delta leads to.
+
+        Other threads score with the old model meanwhile. Only what the delta has is read. Raises ModelError if it is
+        damaged, or changes another model than this one; the old model then stays.
+        """
+
     @property
     def labels(self) -> list[str]:
         """The labels that are predicted, one per head, in the order of scores."""
