@@ -1,8 +1,9 @@
-//! Learns from a stream of rows while it serves: each batch is scored by the newest model before it is trained on, and
-//! the model is replaced every 50 steps.
+//! Learns from a stream of rows while it serves: each batch is scored by the newest model before it is trained on.
+//! Every 50 steps a delta brings the model that scores up to date: rows that changed, and ids that came or went.
 //!
 //! ```text
-//! cargo run --release --example online -- JOB FOLDER
+//! rankine train configs/online.toml                   # generates the dataset
+//! cargo run --release --example online -- configs/online.toml FOLDER
 //! ```
 //!
 //! The stream is the training part of the job's dataset, once and in its order.
@@ -10,11 +11,12 @@
 #![allow(clippy::print_stdout, reason = "it is what the example does")]
 
 use std::error::Error;
+use std::fs;
 use std::path::PathBuf;
 
 use rankine::prelude::*;
 
-/// Steps between two models.
+/// Steps from one delta to the next.
 const STEPS: u64 = 50;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -51,9 +53,18 @@ fn main() -> Result<(), Box<dyn Error>> {
             trainer.save(&model)?;
             match &ranker {
                 Some(ranker) => {
-                    ranker.swap(&model)?;
-                    let loss = scored.take();
-                    println!("step {}: log loss {loss:.4} of rows before they were learned", trainer.steps());
+                    let before = folder.join(format!("model-{}", ranker.steps()));
+                    let delta = folder.join(format!("delta-{}", trainer.steps()));
+                    // A program that serves elsewhere would copy the delta there, which is smaller than the model.
+                    let DeltaSummary { rows, admitted, evicted, .. } = write_delta(&before, &model, &delta)?;
+                    ranker.apply(&delta)?;
+                    fs::remove_dir_all(before)?;
+                    println!(
+                        "step {}: log loss {:.4} of rows before they were learned; {rows} rows changed, {admitted} \
+                         ids came and {evicted} went",
+                        ranker.steps(),
+                        scored.take()
+                    );
                 }
                 None => {
                     ranker = Some(Ranker::load(&model)?);
