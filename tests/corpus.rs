@@ -87,6 +87,7 @@ replays! {
     corpus_of_criteo: Criteo,
     corpus_of_csv: Csv,
     corpus_of_dataset: Dataset,
+    corpus_of_delta: Delta,
     corpus_of_fit: Fit,
     corpus_of_frames: Frames,
     corpus_of_job: Job,

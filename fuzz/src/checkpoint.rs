@@ -30,12 +30,17 @@ const MANIFEST: &str = "manifest.json";
 const INDEX: &str = "shard-00000.json";
 const SHARD: &str = "shard-00000.safetensors";
 const JOB: &str = "job.toml";
+/// Tables with ids that come, go, and are counted in two steps.
+pub const DYNAMIC: &str = "table=[
+    { columns = ['user'], rows = { capacity = 2, admit_after = 2, evict = 'lru' } },
+    { columns = ['row'], rows = { capacity = 3, evict = 'lru' } },
+]";
 
 impl Reader for Checkpoint {
     const NAME: &'static str = "checkpoint";
 
     fn new(folder: TempFolder) -> Self {
-        let run = train_small(&folder, &["checkpoint.every_steps=1", "checkpoint.incremental=true"]);
+        let run = train_small(&folder, &[DYNAMIC, "checkpoint.every_steps=1", "checkpoint.incremental=true"]);
         let [base, dir] = ["step-1", "step-2"].map(|name| run.join("checkpoints").join(name));
         let read = |dir: &Path, name| fs::read(dir.join(name)).unwrap();
         let seed = |dir: &Path| {
@@ -78,7 +83,7 @@ impl Reader for Checkpoint {
 }
 
 /// Sets the checksums of the shard's header and pieces in an index.
-fn correct_checksums(index: &mut Value, shard: &[u8]) {
+pub fn correct_checksums(index: &mut Value, shard: &[u8]) {
     set(index, "/bytes", shard.len());
     let mut start = index["header_bytes"].as_u64().unwrap_or(0);
     let of = |start: u64, end: u64| shard.get(start as usize..end as usize).map(checksum);
@@ -100,6 +105,7 @@ pub fn read_checkpoint(dir: &Path) -> Result<(), String> {
     let checkpoint = checkpoint::Checkpoint::open(&files, dir).map_err(error_text)?;
     let rows = StoredRows::new(&checkpoint).map_err(error_text)?;
     checkpoint.dense().map_err(error_text)?;
+    checkpoint.memberships().map_err(error_text)?;
     for (number, part) in rows.parts().iter().enumerate() {
         rows.read(number, 0..part.rows.len(), &mut Vec::new()).map_err(error_text)?;
     }
