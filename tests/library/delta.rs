@@ -4,8 +4,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rankine_engine::delta::{DeltaSummary, write_delta};
 use rankine_engine::ranker::{ApplyError, Ranker, RawColumn, RawColumnValues};
@@ -150,29 +151,34 @@ fn a_request_sees_one_model_while_deltas_are_applied() {
     let expected: Vec<_> = models.iter().map(|model| scores(&Ranker::load(model).unwrap())).collect();
     let ranker = Ranker::load(&models[0]).unwrap();
     let done = AtomicBool::new(false);
+    let seen: [AtomicU32; 5] = Default::default();
     thread::scope(|scope| {
         let serve = || {
-            let (mut seen, mut last) = ([0; 5], 0);
+            let mut last = 0;
             while !done.load(Ordering::Relaxed) {
                 let scores = scores(&ranker);
                 let which = expected.iter().position(|expected| scores == *expected);
                 let which = which.expect("the scores are one model's");
                 assert!(which >= last, "model {which} after model {last}");
                 last = which;
-                seen[which] += 1;
+                seen[which].fetch_add(1, Ordering::Relaxed);
             }
-            seen
         };
         let threads: Vec<_> = (0..3).map(|_| scope.spawn(serve)).collect();
-        let applied = deltas.iter().try_for_each(|(delta, _)| {
-            thread::sleep(std::time::Duration::from_millis(30));
-            ranker.apply(delta)
-        });
-        thread::sleep(std::time::Duration::from_millis(30));
+        // Each model is in use when the next one replaces it.
+        let began = Instant::now();
+        let seen_in_time = |model: usize| {
+            while seen[model].load(Ordering::Relaxed) < 5 && began.elapsed() < Duration::from_secs(60) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            seen[model].load(Ordering::Relaxed) >= 5
+        };
+        let deltas = deltas.iter().enumerate();
+        let applied = deltas.map(|(number, (delta, _))| seen_in_time(number) && ranker.apply(delta).is_ok());
+        let applied = applied.collect::<Vec<_>>() == [true; 4] && seen_in_time(4);
         done.store(true, Ordering::Relaxed);
-        let seen: Vec<[u32; 5]> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-        applied.unwrap();
-        assert!((0..5).all(|model| seen.iter().any(|seen| seen[model] > 0)), "{seen:?}");
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(applied, "{seen:?}");
     });
 }
 
