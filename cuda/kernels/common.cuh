@@ -85,6 +85,14 @@ __device__ inline u32 number_of(const KeySet& set, u32 key) {
     return number;
 }
 
+// A row that begins anew, because a dynamic table gave it to an id.
+struct NewRow {
+    u64 key;
+    // The row, and the number of the table among the dynamic ones.
+    u32 row;
+    u32 table;
+};
+
 // Returns the sum over the threads of a block that come before this one; `total` becomes the sum over all. `warps` is
 // shared memory for one number per warp and one more.
 template <u32 THREADS>

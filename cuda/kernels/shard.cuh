@@ -55,3 +55,11 @@ __device__ inline u32 row_of_table(const Shard& shard, u32 row) {
     const u32 number = row - shard.base;
     return shard.listed != nullptr ? shard.listed[number] : shard.row + number * shard.step;
 }
+
+// A number of a row's initial state; `dim` is the number of its weights, with padding.
+__device__ inline float begun_state(const Rule& rule, const float* weights, u32 number, u32 dim, u32 dtype) {
+    if (rule.kind != FTRL || number >= dim) return rule.initial;
+    // FTRL's z is chosen so that it yields the weight.
+    const float4 four = load_weights(weights, number, dtype);
+    return __fmul_rn(-rule.damping, (&four.x)[number % VECTOR]);
+}

@@ -36,6 +36,7 @@ mod look_up;
 mod machine;
 mod mark;
 mod matmul;
+mod membership;
 mod merge;
 mod names;
 mod number;
@@ -91,7 +92,7 @@ pub use fp8_scaling::{Fp8Check, Fp8RankMagnitudes, Fp8Rescale, Fp8Scaling, Fp8Te
 pub use fp8_tensor::{Fp8CrossKept, Fp8Factors, Fp8Matrix, Fp8Tensor};
 pub use guard::{FactorCheck, FactorFeature, FiniteCheck, Guard, Outcome, Squares, Tally, Verdict};
 pub use head::Head;
-pub use initialize::Initialize;
+pub use initialize::{Initialize, NewRows, NewRowsOf};
 pub use judge::{Judge, JudgeKeys, JudgeKeysTotal, JudgeParts, JudgeTotal, Sums as JudgeSums};
 pub use limits::RANKS_MAX;
 pub use look_up::{Fp8Vectors, LookUp, LookUpFp8, LookUpTask, Vectors};
@@ -100,6 +101,10 @@ pub use mark::Mark;
 pub(crate) use matmul::{
     Factors, Inputs as MatmulInputs, MatmulCross, MatmulCrossGradient, MatmulReluGradient, is_tiled,
     pieces as matmul_pieces,
+};
+pub use membership::{
+    Entry, Eviction, MemberColumn, Members, Membership, MembershipAdmit, MembershipClear, MembershipFind,
+    MembershipIndex, MembershipList, MembershipReserve, MembershipResolve, MembershipTotal, NewRow,
 };
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};

@@ -174,7 +174,7 @@ kernels! {
     "guard": Squares = "squares", Tally = "tally", Verdict = "verdict", FiniteCheck = "finite" [ELEMENTS],
         FactorCheck = "check_factors" [ELEMENTS];
     "head": Head = "head" [ELEMENTS];
-    "initialize": Initialize = "initialize";
+    "initialize": Initialize = "initialize", NewRows = "begin_new_rows";
     "judge": JudgeParts = "judge", JudgeTotal = "judge_total", JudgeKeys = "judge_keys",
         JudgeKeysTotal = "judge_keys_total";
     "look_up": LookUp = "look_up" [ELEMENTS, ELEMENTS], LookUpFp8 = "look_up_fp8" [ELEMENTS],
@@ -186,6 +186,10 @@ kernels! {
     "mark": Mark = "mark";
     "matmul": MatmulReluGradient = "matmul_relu_gradient", MatmulCross = "matmul_cross",
         MatmulCrossGradient = "matmul_cross_gradient";
+    "membership": MembershipFind = "membership_find", MembershipReserve = "membership_reserve",
+        MembershipList = "membership_list", MembershipAdmit = "membership_admit",
+        MembershipResolve = "membership_resolve", MembershipClear = "membership_clear",
+        MembershipIndex = "membership_index";
     "merge": Merge = "merge_mark", Link = "merge_link";
     "pack": Pack = "pack";
     "pooled": PooledCount = "pooled_count", PooledScan = "pooled_scan", PooledCut = "pooled_cut",

@@ -40,6 +40,7 @@ mod exchange;
 mod layout;
 mod local;
 mod look_ups;
+mod membership;
 mod routing;
 mod storage;
 mod tier;
@@ -56,6 +57,7 @@ pub use local::LocalTables;
 pub use local::route::LocalRouteSnapshot;
 pub use local::tiered::TieredTables;
 pub use look_ups::LookUps;
+pub use membership::{DynamicColumns, DynamicTables, LongIds};
 pub use routing::router::LookUpCounts;
 pub use storage::device_rows::DeviceRows;
 

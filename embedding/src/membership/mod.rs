@@ -11,6 +11,8 @@
 //!
 //! This module knows neither models nor where rows are stored.
 
+#[cfg(feature = "cuda")]
+mod arrays;
 pub(crate) mod index;
 mod shard;
 mod sketch;
@@ -25,6 +27,8 @@ use serde::{Deserialize, Serialize};
 use crate::random::UniformField;
 use shard::{Shard, ShardAdmission, Touched};
 
+#[cfg(feature = "cuda")]
+pub(crate) use arrays::{MembershipArrays, TouchedArrays};
 pub use state::{InvalidMembership, SavedKeys, SavedMembership, SavedSketches};
 
 /// The row of keys that have none of their own.
@@ -108,6 +112,12 @@ impl DynamicRows {
         sketch::bytes(self)
     }
 
+    /// Returns the counters in each line of a shard's counts.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn sketch_width(&self) -> u64 {
+        sketch::width(self)
+    }
+
     /// Returns whether the numbers are within bounds.
     pub fn is_valid(&self) -> bool {
         (1..=CAPACITY_MAX).contains(&self.capacity)
@@ -157,6 +167,23 @@ pub struct DynamicTableState {
     /// Counts since training started or resumed.
     #[serde(flatten)]
     pub counts: MembershipCounts,
+}
+
+/// A table has no row for a new id, and the job says that training fails then.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "table {table} has no row for id {key}: {keys} ids have its {capacity} rows, and none loses its row (evict = \
+     \"none\"). Set a larger capacity or another evict for its [[table]], or ids_out_of_range = \"oov\" or \"skip\""
+)]
+pub struct FullTable {
+    /// The table.
+    pub table: String,
+    /// The id.
+    pub key: u64,
+    /// Ids that have a row.
+    pub keys: u64,
+    /// Rows that ids can have.
+    pub capacity: u64,
 }
 
 impl DynamicTableState {

@@ -22,13 +22,15 @@ pub(super) struct Sketch {
     pub(super) added: u64,
 }
 
-/// Returns the bytes of a shard's counters: [`DEPTH`] for each row, whose number is rounded up to a power of two.
+/// Returns the counters of a line: one for each row, whose number is rounded up to a power of two; none if keys are
+/// admitted at once.
+pub(super) fn width(rows: &DynamicRows) -> u64 {
+    if rows.admit_after == 1 { 0 } else { rows.shard_rows().next_power_of_two().min(WIDTH_MAX) }
+}
+
+/// Returns the bytes of a shard's counters.
 pub(super) fn bytes(rows: &DynamicRows) -> u64 {
-    if rows.admit_after == 1 {
-        0
-    } else {
-        DEPTH as u64 * rows.shard_rows().next_power_of_two().min(WIDTH_MAX)
-    }
+    DEPTH as u64 * width(rows)
 }
 
 impl Sketch {

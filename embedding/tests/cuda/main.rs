@@ -16,6 +16,7 @@ mod exchange;
 mod keys;
 mod listed;
 mod local;
+mod membership;
 mod nodes;
 mod traffic;
 mod update;
@@ -58,7 +59,9 @@ fn main() -> ExitCode {
         })
     };
     let bodies =
-        [local::BODIES, keys::BODIES, update::BODIES, listed::BODIES, nodes::BODIES].concat().into_iter();
+        [local::BODIES, keys::BODIES, membership::BODIES, update::BODIES, listed::BODIES, nodes::BODIES]
+            .concat();
+    let bodies = bodies.into_iter();
     let on_one = bodies.map(|body| (on_one(body), devices == 0));
     let trials = exchange::trials((seed, most), devices).into_iter().chain(on_one);
     let mut arguments = Arguments::from_args();

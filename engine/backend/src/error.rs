@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use rankine_base::StopCause;
-use rankine_engine_cpu::FullTable;
+use rankine_embedding::membership::FullTable;
 use rankine_launch::MeetError;
 
 /// The error of a device's library or driver.

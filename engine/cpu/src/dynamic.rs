@@ -8,31 +8,14 @@ use std::sync::Arc;
 
 use rankine_embedding::cpu::{HostRows, Table};
 use rankine_embedding::membership::{
-    Admission, DynamicTableState, Eviction, IfFull, InitialRows, InvalidMembership, NewRow, SHARED_ROW,
-    SavedMembership,
+    Admission, DynamicTableState, Eviction, FullTable, IfFull, InitialRows, InvalidMembership, NewRow,
+    SHARED_ROW, SavedMembership,
 };
 use rankine_embedding::rows::{RowPiece, RowSet};
 use rankine_embedding::{Dtype, Membership, Optimizer, TableSpec};
 use rankine_model::{Model, ModelSpec};
 use rankine_reader::Samples;
 use rankine_reader::samples::Bags;
-
-/// A table has no row for a new id, and the job says that training fails then.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "table {table} has no row for id {key}: {keys} ids have its {capacity} rows, and none loses its row (evict = \
-     \"none\"). Set a larger capacity or another evict for its [[table]], or ids_out_of_range = \"oov\" or \"skip\""
-)]
-pub struct FullTable {
-    /// The table.
-    pub table: String,
-    /// The id.
-    pub key: u64,
-    /// Ids that have a row.
-    pub keys: u64,
-    /// Rows that ids can have.
-    pub capacity: u64,
-}
 
 /// The memberships of a model's tables.
 #[derive(Debug, Clone, Default)]

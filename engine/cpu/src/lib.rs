@@ -27,7 +27,6 @@ mod tile;
 mod tiles;
 mod verdict;
 
-pub use dynamic::FullTable;
 pub use memory::{scoring_bytes, step_bytes};
 pub use model::CpuModel;
 pub use ranks::Sharding;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rankine_checkpoint::{DenseState, RankState};
 use rankine_cpu::Arithmetic;
 use rankine_embedding::cpu::Table;
-use rankine_embedding::membership::DynamicTableState;
+use rankine_embedding::membership::{DynamicTableState, FullTable};
 use rankine_embedding::rows::{RowsMut, gather};
 use rankine_embedding::{Membership, RankTraffic, Step};
 use rankine_model::guard::StepOutcome;
@@ -14,7 +14,7 @@ use rankine_reader::Samples;
 use rankine_topology::Rank;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
-use super::dynamic::{DynamicTables, FullTable};
+use super::dynamic::DynamicTables;
 use super::loss::HeadLabels;
 use super::ranks::{Ranks, Sharding};
 use super::replica::Replica;

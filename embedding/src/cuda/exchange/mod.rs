@@ -25,6 +25,7 @@ use self::sums::GradientSums;
 use self::traffic::{MessageBytes, TrafficCounts};
 use super::error::{Result, check_ids};
 use super::layout::{Ids, Layout};
+use super::membership::DynamicTables;
 use super::routing::router::LookUpCounts;
 use super::storage::RowStore;
 use super::storage::device_rows::DeviceRows;
@@ -267,6 +268,30 @@ impl NodeTables {
                 None => Ok(()),
             }
         }
+    }
+
+    /// Enqueues a barrier on the lane of routes, between two of them: all ranks have reached it.
+    ///
+    /// # Safety
+    /// As for [`NodeTables::route`].
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub unsafe fn meet_between_routes(&self, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for the lifetimes of the ranks' barriers.
+        Ok(unsafe { self.route_barrier.enqueue(lane) }?)
+    }
+
+    /// Enqueues setting the rows of this rank that begin anew in a slot's batch, before its look-ups.
+    ///
+    /// # Safety
+    /// The dynamic tables must be those of the layout and this rank; see [`Lane::launch`].
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub unsafe fn begin_rows(&self, lane: &Lane, dynamic: &DynamicTables, slot: usize) -> Result<()> {
+        // SAFETY: the store has the rank's rows of the layout; the caller vouches for the rest.
+        unsafe { dynamic.begin_rows(lane, slot, &self.rows) }
     }
 
     /// Number of message sizes between nodes; 1 with one node.

@@ -13,6 +13,7 @@ use crate::cuda::error::{Result, check_ids};
 use crate::cuda::layout::{Hotness, Ids, Layout};
 use crate::cuda::local::route::{LocalRoute, LocalRouteSnapshot};
 use crate::cuda::look_ups::LookUps;
+use crate::cuda::membership::DynamicTables;
 use crate::cuda::routing::router::{LookUpCounts, Router};
 use crate::cuda::storage::RowStore;
 use crate::cuda::storage::device_rows::DeviceRows;
@@ -126,6 +127,18 @@ impl LocalTables {
         };
         // SAFETY: the tables belong to this value; the caller vouches for the rest.
         unsafe { look_ups.enqueue(lane, look_up, vectors) }
+    }
+
+    /// Enqueues setting the rows of a slot's batch that begin anew, before its look-ups.
+    ///
+    /// # Safety
+    /// The dynamic tables must be those of the layout; see [`Lane::launch`].
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub unsafe fn begin_rows(&self, lane: &Lane, dynamic: &DynamicTables, slot: usize) -> Result<()> {
+        // SAFETY: the store has the rows of the layout; the caller vouches for the rest.
+        unsafe { dynamic.begin_rows(lane, slot, &self.rows) }
     }
 
     /// Whether [`LocalTables::look_up`] can write vectors in fp8.

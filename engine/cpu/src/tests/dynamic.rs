@@ -1,7 +1,7 @@
 //! Dynamic tables: against tables with one row per id, on one rank and on several.
 
 use rankine_embedding::cpu::Table;
-use rankine_embedding::membership::{Eviction, IfFull, InitialRows, SavedMembership};
+use rankine_embedding::membership::{Eviction, FullTable, IfFull, InitialRows, SavedMembership};
 use rankine_embedding::{
     Dtype, DynamicRows, EmbeddingPlan, Exchange, Membership, Optimizer, Pooling, RoundCapacity, TablePlan,
     TableSpec, UpdateRule,
@@ -14,7 +14,7 @@ use rankine_reader::samples::Bags;
 use rankine_topology::{Rank, Topology};
 
 use super::oracle::{rows_of, uniform};
-use crate::{CpuModel, FullTable, Sharding};
+use crate::{CpuModel, Sharding};
 
 const SEED: u64 = 5;
 
