@@ -19,6 +19,8 @@ constexpr u32 UNPACK_COLUMNS = 8;
 // Ids of fixed-hotness columns that a thread block unpacks.
 constexpr u32 UNPACK_TILE = 2048;
 constexpr u32 NO_STREAM = ~0u;
+constexpr u32 NONE = ~0u;
+constexpr u64 ANY_ID = ~u64(0);
 constexpr u64 MISSING_LABEL = 2;
 
 // Blocks on this GPU, one per slot, with what was computed from them on arrival.
@@ -36,7 +38,7 @@ struct Ring {
 };
 
 struct IdColumn {
-    // Ids must be below this.
+    // Ids must be below this, unless it is ANY_ID.
     u64 rows;
     // Number of the first of its streams: sizes, starts, ids, and weights if ids have some.
     u32 stream;
@@ -47,7 +49,8 @@ struct IdColumn {
     u32 offsets;
     // For ragged columns: its number among them. For others: the first of its tiles.
     u32 index;
-    u32 reserved;
+    // Where its ids of 64 bits start, if the table is dynamic; or NONE.
+    u32 long_ids;
 };
 
 // A column whose ids have weights.
@@ -140,6 +143,7 @@ struct Unpack {
     // [sample][column]
     float* dense;
     u32* ids;
+    u64* long_ids;
     u32* offsets;
     float* factors;
     // [ragged column][tile of UNPACK_THREADS samples]: ids of the tile.
@@ -221,9 +225,14 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_values(const
     }
 }
 
-__device__ inline u32 checked_id(const Unpack& p, const IdColumn& column, u64 id) {
-    if (id >= column.rows) fault(p);
-    return u32(min(id, u64(~0u)));
+// Writes id `at` of a column.
+__device__ inline void put_id(const Unpack& p, const IdColumn& column, u32 at, u64 id) {
+    if (id >= column.rows && column.rows != ANY_ID) fault(p);
+    if (column.long_ids == NONE) {
+        p.ids[column.ids + at] = u32(min(id, u64(~0u)));
+    } else {
+        p.long_ids[column.long_ids + at] = id;
+    }
 }
 
 // Ids of fixed-hotness columns. Grid: one block per tile of each column.
@@ -244,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_fixed(const 
         const uint2 row = p.rows[sample];
         const Stream ids = stream_of(block_of(p, row), column.stream + 2);
         const u64 id = value(ids, row.y * column.hotness + at % column.hotness);
-        p.ids[column.ids + at] = checked_id(p, column, id);
+        put_id(p, column, at, id);
     }
 }
 
@@ -297,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_bags(const _
         }
         const Stream ids = stream_of(block_of(p, p.rows[first + low]), column.stream + 2);
         const u64 id = value(ids, sources[low] + at - begins[low]);
-        p.ids[column.ids + tile_begin + at] = checked_id(p, column, id);
+        put_id(p, column, tile_begin + at, id);
     }
 }
 

@@ -113,7 +113,14 @@ fn what_a_job_may_not_say_is_refused() {
     refused("table.0.oov_row=3", "remove oov_row");
     refused("table.0.placement=hybrid", "use another placement");
     refused("table.0.frequent_rows=7", "without frequent_rows");
-    refused("device.kind=cuda", "");
+    let on_gpus = ["device.kind=cuda", "device.ranks=4", "table.1.rows.evict=lru"];
+    check(&on_gpus).with(SUCCESS);
+    let nodes = [&on_gpus[..], &["device.nodes=2"]].concat();
+    check(&nodes).with(USAGE).says(&["dynamic tables are supported on one node only"]);
+    let skips = ["device.kind=cuda", "table.1.ids_out_of_range=skip"];
+    check(&skips).with(USAGE).says(&["GPUs do not remove ids from their bags"]);
+    let pooled = [&on_gpus[..], &["table.0.exchange=pooled"]].concat();
+    check(&pooled).with(USAGE).says(&["owners do not pool its rows on GPUs"]);
     let plain =
         fs::read_to_string(&job).unwrap().replace("rows = { capacity = \"1k\", evict = \"none\" }", "");
     let plain = place.file("plain.toml", plain);

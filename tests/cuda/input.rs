@@ -7,8 +7,8 @@ use rankine::job::Precision;
 use rankine_backend::{Backend, Batch, PackedBatch, Scorer};
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{CopyGate, Device, Lane, PinnedBuffer};
-use rankine_embedding::cuda::{Hotness, Layout};
-use rankine_embedding::{Dtype, Pooling, TableSpec, cpu};
+use rankine_embedding::cuda::{Feature, Hotness, Layout};
+use rankine_embedding::{Dtype, DynamicRows, Eviction, Pooling, TableSpec, cpu};
 use rankine_engine_gpu::{
     BatchShape, CudaModel, Delivery, EvaluationShape, Execution, Feed, FeedPart, FeedRanks, InputLanes,
     InputLayout, InputSlot, ModelSetup, ScoreSize, StepParameters,
@@ -40,12 +40,33 @@ pub(crate) const BODIES: &[Body] = &[
         are_staged_as_they_are(bench, words, &dataset)
     }),
     ("training_with_weights_of_ids_is_the_same_however_it_is_fed", 4, |bench, words| {
-        is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words, true)
+        is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words, Columns::Weighted)
+    }),
+    ("batches_with_ids_of_dynamic_tables_are_unpacked_as_on_the_cpu", 12, |bench, words| {
+        let dataset = Dataset::with_rows(words, 58, Columns::Open)?;
+        are_unpacked_as_on_the_cpu(bench, words, &dataset)
+    }),
+    ("batches_with_ids_of_dynamic_tables_are_staged_as_they_are", 4, |bench, words| {
+        let dataset = Dataset::with_rows(words, 58, Columns::Open)?;
+        are_staged_as_they_are(bench, words, &dataset)
+    }),
+    ("training_of_dynamic_tables_is_the_same_however_it_is_fed", 4, |bench, words| {
+        is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words, Columns::Open)
     }),
     ("wrong_weights_of_ids_are_named", 4, wrong_weights_of_ids_are_named),
     ("training_is_the_same_however_it_is_fed", 4, training_is_the_same_however_it_is_fed),
     ("values_that_the_schema_does_not_admit_are_named", 4, values_that_the_schema_does_not_admit_are_named),
 ];
+
+/// What is special about the categorical columns of a dataset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Columns {
+    Plain,
+    /// The ids of some columns have weights.
+    Weighted,
+    /// Some vocabularies are open, and their tables dynamic.
+    Open,
+}
 
 /// A part of a dataset in a temporary folder.
 pub(crate) struct Dataset {
@@ -59,23 +80,25 @@ impl Dataset {
     /// Labels with gaps, weights or none, dense columns of either type, and ids of all widths; blocks of a column may
     /// use fewer bits than others.
     fn random(words: &mut Words) -> Result<Self, Failed> {
-        Self::with_rows(words, 58, false)
+        Self::with_rows(words, 58, Columns::Plain)
     }
 
     /// The same, with weights in some ragged column at least.
     fn weighted(words: &mut Words) -> Result<Self, Failed> {
-        Self::with_rows(words, 58, true)
+        Self::with_rows(words, 58, Columns::Weighted)
     }
 
     /// Tables have fewer than 2^`row_bits` rows.
-    fn with_rows(words: &mut Words, row_bits: u64, has_weights: bool) -> Result<Self, Failed> {
+    fn with_rows(words: &mut Words, row_bits: u64, columns: Columns) -> Result<Self, Failed> {
+        let (has_weights, has_open) = (columns == Columns::Weighted, columns == Columns::Open);
         let labels = 1 + words.below(3);
         let column = |number: u64, words: &mut Words| {
             let most = 1 + words.below(12) as u32;
             let ragged = words.below(2) == 0;
+            let open = has_open && words.below(3) > 0;
             Categorical {
                 name: format!("C{number}"),
-                rows: Some(1 << words.below(row_bits)),
+                rows: (!open).then(|| 1 << words.below(row_bits)),
                 hotness: match ragged {
                     true => schema::Hotness::Ragged { max: most },
                     false => schema::Hotness::Fixed(words.one_of(&[1, 1, most])),
@@ -84,7 +107,7 @@ impl Dataset {
                     true => words.one_of(&[schema::Pooling::Sum, schema::Pooling::Mean]),
                     false => schema::Pooling::Sum,
                 },
-                vocabulary: VocabularyKind::Identity,
+                vocabulary: if open { VocabularyKind::Open } else { VocabularyKind::Identity },
                 weighted: has_weights && ragged && words.below(4) > 0,
                 shares: None,
             }
@@ -153,9 +176,17 @@ impl Dataset {
     }
 }
 
-/// The rows of a column's table. No vocabulary is open here.
+/// What the ids of a column are below: the rows of its table, unless its vocabulary is open.
 fn rows_of(column: &Categorical) -> u64 {
-    column.rows.expect("the table has rows")
+    column.rows.unwrap_or(u64::MAX)
+}
+
+/// The table of a column.
+fn table_of(column: &Categorical) -> TableSpec {
+    let dynamic = DynamicRows { capacity: 300, admit_after: 2, evict: Eviction::Lru };
+    let dynamic = column.rows.is_none().then_some(dynamic);
+    let rows = dynamic.map_or_else(|| rows_of(column), |rows| rows.table_rows());
+    TableSpec { name: column.name.clone(), rows, dim: 16, dtype: Dtype::Fp32, dynamic }
 }
 
 fn samples_of(schema: &Schema, len: usize, words: &mut Words) -> Samples {
@@ -209,6 +240,8 @@ fn feature_of(table: usize, column: &Categorical) -> FeatureSpec {
 /// A slot for batches of a schema, for a model whose heads are all labels, the last one first.
 struct Slot {
     slot: InputSlot,
+    /// Whether each column's vocabulary is open.
+    open: Vec<bool>,
     /// Of each column.
     poolings: Vec<Pooling>,
     lane: Lane,
@@ -242,15 +275,22 @@ impl Slot {
             schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
             schema::Hotness::Ragged { max } => Hotness::Ragged { max: max as usize },
         });
-        let tables =
-            [TableSpec { name: "unused".into(), rows: 1, dim: 4, dtype: Dtype::Fp32, dynamic: None }];
-        let layout = Layout::new(1, batch_size, 4, &tables, &columns.collect::<Vec<_>>(), &[])?;
+        let open: Vec<_> = schema.categorical.iter().map(|column| column.rows.is_none()).collect();
+        let dynamic = DynamicRows { capacity: 1, admit_after: 1, evict: Eviction::Lru };
+        let dynamic = open.contains(&true).then_some(dynamic);
+        let tables = [TableSpec { name: "of ids".into(), rows: 2, dim: 4, dtype: Dtype::Fp32, dynamic }];
+        let features = (0..open.len()).filter(|&column| open[column]);
+        let features =
+            features.map(|column| Feature { column, table: 0, vector_offset: 0, pooling: Pooling::Sum });
+        let features: Vec<_> = features.collect();
+        let layout = Layout::new(1, batch_size, 4, &tables, &columns.collect::<Vec<_>>(), &features)?;
         let weighted: Vec<_> = schema.categorical.iter().map(|column| column.weighted).collect();
         let layout = InputLayout::new(&spec, &layout.with_weights(&weighted)?);
         let slot = InputSlot::new(&bench.device, layout)?;
         let poolings = spec.features.into_iter().map(|feature| feature.pooling).collect();
         Ok(Self {
             slot,
+            open,
             poolings,
             lane: Lane::new(&bench.device)?,
             faults: PinnedBuffer::zeroed(&bench.device, 2)?,
@@ -264,7 +304,8 @@ impl Slot {
         if expected.weights.is_empty() {
             expected.weights = vec![1.0; expected.len];
         }
-        for (bags, &pooling) in expected.categorical.iter_mut().zip(&self.poolings) {
+        let columns = expected.categorical.iter_mut().zip(&self.poolings).zip(&self.open);
+        for ((bags, &pooling), &open) in columns {
             if !bags.weights.is_empty() {
                 let Bags { offsets, ids, weights } = &*bags;
                 let on_cpu = cpu::Bags { offsets, ids, weights: Some(weights) };
@@ -272,7 +313,8 @@ impl Slot {
                 bags.weights = factors.flatten().collect();
             }
             // The slot's maximum.
-            bags.ids.iter_mut().for_each(|id| *id = (*id).min(u64::from(u32::MAX)));
+            let most = if open { u64::MAX } else { u32::MAX.into() };
+            bags.ids.iter_mut().for_each(|id| *id = (*id).min(most));
         }
         let same = found == expected;
         if same { Ok(()) } else { Err(format!("{what}: {found:?} instead of {expected:?}").into()) }
@@ -373,18 +415,18 @@ fn are_staged_as_they_are(bench: &Bench, words: &mut Words, dataset: &Dataset) -
 }
 
 fn training_is_the_same_however_it_is_fed(bench: &Bench, words: &mut Words) -> Outcome {
-    is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words, false)
+    is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words, Columns::Plain)
 }
 
 /// The bits of losses, weights and the metrics after them.
 pub(crate) fn is_the_same_however_it_is_fed(
     devices: &[Arc<Device>],
     words: &mut Words,
-    has_weights: bool,
+    kind: Columns,
 ) -> Outcome {
-    let mut dataset = Dataset::with_rows(words, 14, has_weights)?;
+    let mut dataset = Dataset::with_rows(words, 14, kind)?;
     while dataset.part.schema.categorical.is_empty() || dataset.part.schema.dense.is_empty() {
-        dataset = Dataset::with_rows(words, 14, has_weights)?;
+        dataset = Dataset::with_rows(words, 14, kind)?;
     }
     let part = &dataset.part;
     let options = StreamOptions { start: Position::default(), ..options(words, part) };
@@ -396,16 +438,7 @@ pub(crate) fn is_the_same_however_it_is_fed(
         wide: false,
         top_mlp: vec![32],
         heads: vec![HeadSpec { label: "L0".into(), label_number: 0, weight: 1.0 }],
-        tables: columns
-            .clone()
-            .map(|(_, column)| TableSpec {
-                name: column.name.clone(),
-                rows: rows_of(column),
-                dim: 16,
-                dtype: Dtype::Fp32,
-                dynamic: None,
-            })
-            .collect(),
+        tables: columns.clone().map(|(_, column)| table_of(column)).collect(),
         features: columns.map(|(table, column)| feature_of(table, column)).collect(),
         attention: Vec::new(),
     };

@@ -19,6 +19,7 @@ mod auc;
 mod bench;
 mod calibration;
 mod dense;
+mod dynamic;
 mod fp8;
 mod fp8_cross;
 mod guard;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         bench::BODIES,
         calibration::BODIES,
         dense::BODIES,
+        dynamic::BODIES,
         fp8::BODIES,
         fp8_cross::BODIES,
         guard::BODIES,

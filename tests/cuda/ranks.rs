@@ -19,7 +19,7 @@ use rankine_reader::Samples;
 use rankine_topology::{Rank, Topology};
 
 use super::auc::AucWeights;
-use super::input::is_the_same_however_it_is_fed;
+use super::input::{Columns, is_the_same_however_it_is_fed};
 use super::scoring::scores_have_the_same_bits;
 use super::training::{Comparison, Draw, Run, Training, overlaps_change_no_bit, stays_near, weights};
 use super::{Bench, Body, Outcome, Words, close};
@@ -61,7 +61,13 @@ pub(crate) const BODIES: &[Body] = &[
         draws_train_as_one(bench, words, (interaction, Training::attended))
     }),
     ("ranks_are_fed_with_weights_of_ids_in_any_way", 2, |_, words| {
-        is_the_same_however_it_is_fed(&some_devices(words)?, words, true)
+        is_the_same_however_it_is_fed(&some_devices(words)?, words, Columns::Weighted)
+    }),
+    ("ranks_train_dynamic_tables_as_one", 2, |bench, words| {
+        draws_train_as_one(bench, words, (Interaction::Dot, Training::dynamic))
+    }),
+    ("ranks_are_fed_with_ids_of_dynamic_tables_in_any_way", 2, |_, words| {
+        is_the_same_however_it_is_fed(&some_devices(words)?, words, Columns::Open)
     }),
     ("ranks_train_the_same_however_they_are_fed", 3, train_the_same_however_they_are_fed),
     ("ranks_update_slices_as_all", 3, |_, words| {
@@ -91,11 +97,12 @@ pub(super) fn some_devices(words: &mut Words) -> Result<Vec<Arc<Device>>, Failed
     devices(2 + words.below(most - 1) as usize)
 }
 
-/// Draws what ranks exchange for a table. Rows that attention reads are not pooled.
+/// Draws what ranks exchange for a table. Rows that attention reads, and those of dynamic tables, are not pooled.
 pub(super) fn random_exchange(words: &mut Words, training: &Training, table: usize) -> Exchange {
     let spec = &training.model.spec;
     let mut attended = spec.attention.iter().flat_map(|attention| &attention.features);
-    match attended.any(|&feature| spec.features[feature].table == table) {
+    let attended = attended.any(|&feature| spec.features[feature].table == table);
+    match attended || training.is_dynamic(table) {
         true => Exchange::Rows,
         false => words.one_of(&Exchange::ALL),
     }
@@ -123,6 +130,7 @@ pub(super) fn random_plan(
             let exchange = if rowwise { Exchange::Rows } else { exchange(words, number) };
             TablePlan::column_wise(&table, exchange, &all)
         }
+        Placement::Hybrid if training.is_dynamic(number) => TablePlan::row_wise(&table, Exchange::Rows),
         Placement::Hybrid => {
             let some = 1 + words.below(table.rows);
             let frequent = FrequentRows::listed((0..some).map(|_| words.below(table.rows)).collect());
@@ -370,7 +378,7 @@ fn rows_by_table(spec: &ModelSpec, samples: &Samples) -> Vec<HashSet<u64>> {
 
 fn train_the_same_however_they_are_fed(_: &Bench, words: &mut Words) -> Outcome {
     let devices = some_devices(words)?;
-    is_the_same_however_it_is_fed(&devices, words, false)
+    is_the_same_however_it_is_fed(&devices, words, Columns::Plain)
 }
 
 /// A random placement of a training's tables.

@@ -97,7 +97,7 @@ const SHAPE: &str = "name = \"mixed\"\ndense = 4\nrows = [3, 40, 500, 3000]\nhot
 pub(super) type Folder = fn() -> Result<TempDir, Failed>;
 
 /// A folder with a job, and the shape of its dataset.
-fn folder() -> Result<TempDir, Failed> {
+pub(super) fn folder() -> Result<TempDir, Failed> {
     let folder = tempfile::tempdir()?;
     let dir = folder.path().display().to_string();
     fs::write(folder.path().join("job.toml"), JOB.replace("DIR", &dir))?;
@@ -189,6 +189,11 @@ fn states(ranks: usize, nodes: usize) -> Result<Vec<Vec<String>>, Failed> {
 /// Early stopping restores the model of an evaluation: with its metrics, and with the weights of a training that ends
 /// there.
 fn keeps_the_best(ranks: usize, nodes: usize) -> Outcome {
+    job_keeps_the_best(folder, ranks, nodes)
+}
+
+/// The same for the job of a folder.
+pub(super) fn job_keeps_the_best(folder: Folder, ranks: usize, nodes: usize) -> Outcome {
     if !have_gpus(ranks)? {
         return Ok(());
     }
@@ -452,7 +457,7 @@ fn goes_on_with_other_rows(ranks: usize) -> Outcome {
 
 /// Compares a training that is interrupted twice with one that is not. Each of the three parts has settings of its own,
 /// besides those that all have.
-fn goes_on_with(
+pub(super) fn goes_on_with(
     folder: Folder,
     (ranks, nodes): (usize, usize),
     all: &[&str],

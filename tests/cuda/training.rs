@@ -342,11 +342,16 @@ impl Training {
         (model, outcomes.into_iter().map(|outcome| outcome.loss).collect())
     }
 
+    /// As it is at the start.
+    pub(super) fn cpu_model(&self) -> CpuModel {
+        CpuModel::initialized(&self.model, self.seed)
+    }
+
     pub(super) fn outcomes_on_cpu(&self) -> (CpuModel, Vec<StepOutcome>) {
-        let mut model = CpuModel::initialized(&self.model, self.seed);
+        let mut model = self.cpu_model();
         let batches = self.batches.iter().enumerate();
         let outcomes = batches.map(|(step, batch)| model.train_step(batch, factor(step)));
-        let outcomes = outcomes.map(|outcome| outcome.expect("no table is dynamic")).collect();
+        let outcomes = outcomes.map(|outcome| outcome.expect("no table is full")).collect();
         (model, outcomes)
     }
 }

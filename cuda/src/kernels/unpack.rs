@@ -29,7 +29,7 @@ pub struct Ring {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct IdColumn {
-    /// Ids must be below this.
+    /// Ids must be below this, unless it is [`IdColumn::ANY_ID`].
     pub rows: u64,
     /// Number of the first of its streams: sizes, starts, ids, and weights if ids have some.
     pub stream: u32,
@@ -41,8 +41,15 @@ pub struct IdColumn {
     pub offsets: u32,
     /// For ragged columns: its number among them. For fixed hotness: the number of its first tile.
     pub index: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Where its ids of 64 bits start in a batch, if its table is dynamic; or [`IdColumn::NONE`].
+    pub long_ids: u32,
+}
+
+impl IdColumn {
+    /// Instead of a number of rows: any number may be an id.
+    pub const ANY_ID: u64 = u64::MAX;
+    /// Its table is not dynamic.
+    pub const NONE: u32 = u32::MAX;
 }
 
 /// A categorical column whose ids have weights.
@@ -112,6 +119,8 @@ pub struct Unpack {
     pub dense: Pointer<f32>,
     /// Receives the ids.
     pub ids: Pointer<u32>,
+    /// Receives the ids of dynamic tables.
+    pub long_ids: Pointer<u64>,
     /// Receives the offsets of ragged columns.
     pub offsets: Pointer<u32>,
     /// Receives the factors of ids in columns with weights.

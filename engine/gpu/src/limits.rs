@@ -2,6 +2,7 @@
 //! without, so that none of them accepts what another one refuses.
 
 use rankine_embedding::TableSpec;
+use rankine_embedding::membership::{Eviction, IfFull};
 use rankine_job::{Conflict, Exchange, Job, Optimizer, Placement, Tier};
 use rankine_model::ModelSpec;
 
@@ -73,11 +74,7 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
             refuse(key, why);
         }
     }
-    found.extend(job.dynamic_conflicts(|table| {
-        format!(
-            "GPUs do not support dynamic tables, such as {table}: {ON_CPU}, or remove rows from this [[table]]"
-        )
-    }));
+    found.extend(dynamic_beyond(job, spec, ranks));
     let mut refuse = |key: String, message: String| found.push(Conflict::new(key, message));
     let heads = spec.heads.len();
     if heads > HEADS_MAX {
@@ -116,6 +113,35 @@ fn tables_beyond(spec: &ModelSpec, ranks: u64) -> Vec<Conflict> {
         refuse("model.kind", format!("GPUs support at most {} rows, not {rows}: {ON_CPU}", u32::MAX));
     }
     found
+}
+
+/// Whether a job says that owners pool the rows of a dynamic table.
+fn pools_dynamic(job: &Job) -> bool {
+    let mut dynamic = job.tables.iter().filter(|table| table.rows.is_some());
+    dynamic.any(|table| table.exchange.unwrap_or(job.embedding.exchange) == Exchange::Pooled)
+}
+
+/// Refuses dynamic tables where GPUs do not support them.
+fn dynamic_beyond(job: &Job, spec: &ModelSpec, ranks: usize) -> Vec<Conflict> {
+    let nodes = job.device.nodes.count().map_or(1, |nodes| nodes.get());
+    let why = if ranks > 1 && nodes > 1 {
+        "dynamic tables are supported on one node only: set device.nodes to 1,"
+    } else if job.host_memory_key().is_some() {
+        "dynamic tables are not supported together with rows in host memory: remove embedding.device_memory and tier \
+         = \"host\","
+    } else if spec
+        .tables
+        .iter()
+        .any(|table| table.dynamic.is_some_and(|rows| rows.evict == Eviction::None { if_full: IfFull::Skip }))
+    {
+        "GPUs do not remove ids from their bags: set another evict than \"none\", or another ids_out_of_range than \
+         \"skip\","
+    } else if ranks > 1 && pools_dynamic(job) {
+        "owners do not pool its rows on GPUs: use exchange = \"rows\" or \"auto\" for it,"
+    } else {
+        return Vec::new();
+    };
+    job.dynamic_conflicts(|table| format!("table {table} is dynamic: {why} or {ON_CPU}"))
 }
 
 /// Returns the tables that a job says are pooled, but whose rows attention reads: the key that says so, and the tables'

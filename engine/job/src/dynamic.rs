@@ -11,7 +11,8 @@ use super::values::{AdmitAfter, Count};
 
 /// `rows` of a `[[table]]`: the table gives its rows to ids as they come, instead of having one row per id of the
 /// dataset. Ids without a row look up one shared row. A step first admits the new ids of its batch, in the order of
-/// their first look-up. A step that is skipped because a value is not finite admits ids, too. Not supported on GPUs.
+/// their first look-up. A step that is skipped because a value is not finite admits ids, too. On GPUs, not supported
+/// with several nodes or rows in host memory.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -135,11 +135,13 @@ impl Planning {
                 frequent_rows: frequent_rows.map(job::Count::get),
             };
             let table = number.checked_sub(spec.tables.len()).map(|column| spec.features[column].table);
-            if spec.tables[table.unwrap_or(number)].dynamic.is_some() {
-                request.of_dynamic_rows()
-            } else {
-                request
+            if spec.tables[table.unwrap_or(number)].dynamic.is_none() {
+                return request;
             }
+            // On GPUs, owners do not pool them.
+            let exchange = (job.device.kind != job::DeviceKind::Cpu).then_some(Exchange::Rows);
+            let request = request.of_dynamic_rows();
+            PlacementRequest { exchange: request.exchange.or(exchange), ..request }
         });
         Self {
             requests: requests.collect(),

@@ -637,9 +637,6 @@ impl DatasetPart {
         if !self.ids.all_fail() {
             return Some("rules for ids are applied to unpacked batches");
         }
-        if self.schema.categorical.iter().any(Categorical::is_open) {
-            return Some("rows for the keys of open vocabularies are found in unpacked batches");
-        }
         (!self.schema.bucket_columns().is_empty()).then_some("buckets are computed from unpacked numbers")
     }
 

@@ -4,6 +4,7 @@ use rankine_cuda::kernels::{Element, Outcome};
 use rankine_cuda::{Graph, Lane, Pointer};
 
 use super::context::RankContext;
+use super::dynamic::RankDynamic;
 use super::error::Result;
 use super::factors::FactorBounds;
 use super::group::RankGroup;
@@ -25,6 +26,7 @@ pub(super) struct Capture<'a, T> {
     pub(super) setup: &'a ModelSetup,
     pub(super) network: &'a Network<T>,
     pub(super) tables: &'a Tables,
+    pub(super) dynamic: &'a RankDynamic,
     pub(super) factor_bounds: Option<&'a FactorBounds>,
     pub(super) group: Option<&'a RankGroup>,
     pub(super) main: &'a Lane,
@@ -44,13 +46,15 @@ pub(super) struct Captured {
 impl<T: Element> Capture<'_, T> {
     /// Captures all graphs. With several ranks this is a collective call.
     pub(super) fn capture(self, inputs: Vec<InputSlot>, scoring: PlannedScoring) -> Result<Captured> {
-        let Self { context, setup, network, tables, factor_bounds, group, main, routes, outcomes } = self;
+        let Self { context, setup, network, tables, dynamic, factor_bounds, group, main, routes, outcomes } =
+            self;
         let samples = tables.layout().samples();
         let (forward, backward) = (network.plan_forward(samples, true)?, network.plan_backward()?);
         let lanes = Lanes::new(main, context.shares_gpu()?, setup.execution.overlaps)?;
         let iteration_of = |slot: usize, size: usize| Iteration {
             network,
             tables,
+            dynamic,
             factor_bounds,
             group,
             forward: &forward,

@@ -3,6 +3,7 @@
 use std::io;
 
 use rankine_backend::BackendError;
+use rankine_embedding::membership::FullTable;
 use rankine_topology::Rank;
 
 /// An error of a GPU, or of its input.
@@ -38,6 +39,9 @@ pub enum Error {
     /// The dataset cannot be read, or does not match its schema.
     #[error(transparent)]
     Data(#[from] rankine_base::Error),
+    /// A dynamic table has no row for a new id.
+    #[error(transparent)]
+    FullTable(#[from] FullTable),
     /// The operating system refuses to start the thread of a rank.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
@@ -79,6 +83,7 @@ impl Error {
             | Self::State(_)
             | Self::Processes(_)
             | Self::Data(_)
+            | Self::FullTable(_)
             | Self::Thread(_)
             | Self::RankEnded => None,
         }
@@ -90,6 +95,7 @@ impl From<Error> for BackendError {
         match error {
             Error::Data(error) => Self::Data(error),
             Error::Processes(error) => Self::Processes(error),
+            Error::FullTable(table) => Self::full_table(table),
             error if error.misses_rank() => Self::Missed(error.into()),
             error => Self::Failed(error.into()),
         }

@@ -7,7 +7,9 @@ use rankine_checkpoint::{DenseState, DeviceState};
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
 use rankine_cuda::{Budget, Graph, Lane, Moment, PinnedBuffer};
+use rankine_embedding::Membership;
 use rankine_embedding::cuda::LookUpCounts;
+use rankine_embedding::membership::DynamicTableState;
 use rankine_embedding::rows::RowsMut;
 use rankine_embedding::{RankTraffic, TierTraffic};
 use rankine_model::evaluation::JudgedHead;
@@ -19,6 +21,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 use super::batch::Batch;
 use super::capture::{Capture, Captured};
 use super::context::RankContext;
+use super::dynamic::RankDynamic;
 use super::error::{Error, Result};
 use super::evaluation::{CudaEvaluation, EvaluationSizes, ScoredBatch, ScoresToRank};
 use super::factors::FactorBounds;
@@ -48,6 +51,7 @@ pub(super) struct GpuRank<T> {
     scoring: Scoring,
     network: Network<T>,
     tables: Tables,
+    dynamic: RankDynamic,
     /// If gradients are multiplied by factors above 1.
     factor_bounds: Option<FactorBounds>,
     /// With several ranks.
@@ -120,11 +124,13 @@ impl<T: Element> GpuRank<T> {
         let outcomes = PinnedBuffer::zeroed(device, slot_count)?;
         let inputs = BatchSlots::inputs(device, &InputLayout::new(spec, tables.layout()), slot_count)?;
         let scoring = PlannedScoring::new(&context, &setup, (&network, &tables), batches)?;
+        let dynamic = RankDynamic::new(&context, &setup, &tables, scoring.tables())?;
         let captured = Capture {
             context: &context,
             setup: &setup,
             network: &network,
             tables: &tables,
+            dynamic: &dynamic,
             factor_bounds: factor_bounds.as_ref(),
             group: group.as_ref(),
             main: &main,
@@ -142,6 +148,7 @@ impl<T: Element> GpuRank<T> {
             scoring,
             network,
             tables,
+            dynamic,
             factor_bounds,
             group,
             main,
@@ -198,7 +205,7 @@ impl<T: Element> GpuRank<T> {
             self.finish_first()?;
         }
         let running = self.input_follows();
-        let Self { slots, scoring, main, copies, routes, faults, setup, context, tables, .. } = self;
+        let Self { slots, scoring, main, copies, routes, faults, setup, context, tables, dynamic, .. } = self;
         let overlaps = setup.execution.overlaps;
         let copies_overlap = overlaps.has(Overlap::Input);
         let overlaps_routes = tables.are_routed() && overlaps.has(Overlap::Routes);
@@ -229,6 +236,14 @@ impl<T: Element> GpuRank<T> {
                 parts
             }
         };
+        match trains {
+            true => {
+                let lane = if tables.are_routed() { lanes.reader } else { lanes.copies };
+                let lanes = InputLanes { copies: lane, ..lanes };
+                dynamic.admit(lanes, (&*tables, input), slot, step.number)?;
+            }
+            false => dynamic.find(lanes, input)?,
+        }
         self.in_flight.push_back(StepInFlight { slot, trains, fed });
         self.route(slot, trains)?;
         self.slot = (slot + 1) % self.slots.slots.len();
@@ -314,6 +329,9 @@ impl<T: Element> GpuRank<T> {
             return Err(FeedPart::diagnose(&fed).into());
         }
         if trains {
+            if let Some(full) = self.dynamic.full_table(&self.main, slot)? {
+                return Err(full.into());
+            }
             self.finished.push(outcome(self.outcomes.elements()[slot]));
         }
         Ok(())
@@ -379,6 +397,21 @@ impl<T: Element> GpuRank<T> {
                 Ok(self.main.record(&self.scoring.slots.slots[slot].done)?)
             }
         }
+    }
+}
+
+impl<T: Element> GpuRank<T> {
+    /// Admits the ids of the batch that is in a slot once more, as if it had just been sent there.
+    fn admit_again(&mut self, slot: usize) -> Result<()> {
+        if !self.dynamic.exist() {
+            return Ok(());
+        }
+        let Self { slots, copies, routes, main, dynamic, tables, .. } = self;
+        let BatchSlot { input, done, .. } = &slots.slots[slot];
+        let lane = if tables.are_routed() { &*routes } else { &*copies };
+        lane.wait(done)?;
+        let lanes = InputLanes { copies: lane, reader: main, gate: None, after: None };
+        Ok(dynamic.admit(lanes, (&*tables, input), slot, dynamic.step() + 1)?)
     }
 }
 
@@ -502,6 +535,7 @@ impl<T: Element> RankModel for GpuRank<T> {
         self.main.record(&moments[0])?;
         for step in 0..steps {
             let slot = step % slots;
+            self.admit_again(slot)?;
             self.routes.wait(&self.slots.slots[slot].done)?;
             self.route(slot, true)?;
             let size = self.size(slot, true)?;
@@ -529,6 +563,7 @@ impl<T: Element> RankModel for GpuRank<T> {
         let mut iteration = Iteration {
             network: &self.network,
             tables: &self.tables,
+            dynamic: &self.dynamic,
             factor_bounds: self.factor_bounds.as_ref(),
             group: self.group.as_ref(),
             forward: &self.network.plan_forward(layout.samples(), true)?,
@@ -587,6 +622,23 @@ impl<T: Element> RankModel for GpuRank<T> {
 
     fn rows(&self) -> Box<dyn RowsMut + '_> {
         Box::new(self.tables.rows(&self.main))
+    }
+
+    fn begin_tracking(&mut self) -> Result<()> {
+        self.dynamic.begin_tracking(&self.main)?;
+        self.rows().begin_tracking().map_err(Error::State)
+    }
+
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>> {
+        Ok(self.dynamic.memberships(&self.main)?)
+    }
+
+    fn dynamic_tables(&self) -> Result<Vec<DynamicTableState>> {
+        Ok(self.dynamic.states(&self.main)?)
+    }
+
+    fn restore_memberships(&mut self, memberships: &[(usize, Membership)], steps: u64) -> Result<()> {
+        Ok(self.dynamic.restore(&self.main, memberships, steps)?)
     }
 
     fn dense_state(&self, topology: Topology, rank: Rank) -> Result<Vec<DenseState>> {

@@ -5,6 +5,7 @@ use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::{Result, RoutedBatch, UpdateInputs};
 use rankine_model::overlap::Overlap;
 
+use super::dynamic::RankDynamic;
 use super::factors::FactorBounds;
 use super::group::RankGroup;
 use super::input::Input;
@@ -19,6 +20,7 @@ use super::tables::Tables;
 pub(super) struct Iteration<'a, T> {
     pub(super) network: &'a Network<T>,
     pub(super) tables: &'a Tables,
+    pub(super) dynamic: &'a RankDynamic,
     /// If gradients are multiplied by factors above 1.
     pub(super) factor_bounds: Option<&'a FactorBounds>,
     /// The other ranks, if there are any.
@@ -136,6 +138,8 @@ impl<T: Element> Iteration<'_, T> {
         let (main, look_ups) = (lanes.main, lanes.of(Overlap::LookUps));
         let (routes, dense) = (lanes.of(Overlap::Routes), lanes.of(Overlap::DenseUpdate));
         let Lanes { started, looked_up, routed, reduced, verdict_done, updated, .. } = lanes;
+        // SAFETY: the caller vouches for the data. The rows were updated last by the step before.
+        unsafe { self.dynamic.begin_rows(main, self.tables, self.slot) }?;
         main.record(started)?;
         look_ups.wait(started)?;
         // SAFETY: the caller vouches for the data. The lanes order the work: tables and parameters change only after

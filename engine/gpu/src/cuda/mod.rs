@@ -20,6 +20,7 @@ pub mod calibration;
 mod capture;
 mod context;
 mod delivery;
+mod dynamic;
 mod error;
 mod evaluation;
 mod factors;

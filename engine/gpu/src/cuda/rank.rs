@@ -6,7 +6,9 @@ use rankine_checkpoint::{DenseState, DeviceState};
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Budget, Moment};
+use rankine_embedding::Membership;
 use rankine_embedding::cuda::LookUpCounts;
+use rankine_embedding::membership::DynamicTableState;
 use rankine_embedding::rows::RowsMut;
 use rankine_embedding::{RankTraffic, TierTraffic};
 use rankine_model::evaluation::JudgedHead;
@@ -98,6 +100,15 @@ pub(super) trait RankModel: Debug + Send {
     /// Returns its rows, after all steps are done.
     fn rows(&self) -> Box<dyn RowsMut + '_>;
 
+    /// Starts to record which rows, and which ids of dynamic tables, are changed, after all steps are done.
+    fn begin_tracking(&mut self) -> Result<()>;
+
+    /// Returns the memberships of dynamic tables, with the tables' numbers, after all steps are done.
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>>;
+
+    /// Returns how full each dynamic table is, after all steps are done.
+    fn dynamic_tables(&self) -> Result<Vec<DynamicTableState>>;
+
     /// Returns the dense parameters that this rank saves, as rank `rank` of all ranks, with their optimizer state;
     /// after all steps are done.
     fn dense_state(&self, topology: Topology, rank: Rank) -> Result<Vec<DenseState>>;
@@ -107,4 +118,7 @@ pub(super) trait RankModel: Debug + Send {
 
     /// Restores both from a checkpoint.
     fn restore(&mut self, dense: &DenseState, device: Option<&DeviceState>) -> Result<()>;
+
+    /// Restores the memberships of dynamic tables, given with the tables' numbers, after `steps` steps.
+    fn restore_memberships(&mut self, memberships: &[(usize, Membership)], steps: u64) -> Result<()>;
 }

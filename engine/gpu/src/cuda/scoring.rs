@@ -71,6 +71,11 @@ impl PlannedScoring {
         })
     }
 
+    /// Returns what looks up batches that are scored.
+    pub(super) fn tables(&self) -> &ScoredTables {
+        &self.tables
+    }
+
     /// Runs the layers of all passes, without the tables and so without other ranks: libraries load what they need.
     pub(super) fn run_layers<T: Element>(&self, parts: ScoringParts<'_, T>) -> Result<()> {
         let input = self.inputs[0].input();

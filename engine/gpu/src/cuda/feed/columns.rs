@@ -28,13 +28,13 @@ fn columns(schema: &Schema) -> impl Iterator<Item = (usize, Hotness, IdColumn)> 
         next += 3 + usize::from(column.weighted);
         let id_column = IdColumn {
             // A column with an open vocabulary has none.
-            rows: column.rows.unwrap_or(0),
+            rows: column.rows.unwrap_or(IdColumn::ANY_ID),
             stream: stream as u32,
             hotness: column.hotness.max(),
             ids: 0,
             offsets: 0,
             index: 0,
-            reserved: 0,
+            long_ids: IdColumn::NONE,
         };
         (number, column.hotness, id_column)
     })

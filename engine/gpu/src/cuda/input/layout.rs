@@ -33,6 +33,7 @@ pub struct InputLayout {
     pub(super) offsets: usize,
     pub(super) ids: usize,
     pub(super) factors: usize,
+    pub(super) long_ids: usize,
     pub(super) words: usize,
 }
 
@@ -73,6 +74,7 @@ impl InputLayout {
             offsets: part(layout.offsets()),
             ids: part(layout.ids()),
             factors: part(layout.factors()),
+            long_ids: part(2 * layout.long_ids()),
             words: part(0),
             ids_layout: layout.clone(),
         }
@@ -100,6 +102,8 @@ pub(in crate::cuda) struct Input {
     /// `[sample][column]`: zeros after the batch's samples.
     pub(in crate::cuda) dense: Pointer<f32>,
     pub(in crate::cuda) ids: Ids,
+    /// The ids of dynamic tables, at [`Layout::long_ids_begin`].
+    pub(in crate::cuda) long_ids: Pointer<u64>,
 }
 
 impl InputLayout {
@@ -125,17 +129,23 @@ impl InputLayout {
         dense[..count * columns]
             .copy_from_slice(&batch.dense[samples.start * columns..samples.end * columns]);
         dense[count * columns..].fill(0.0);
+        let (words, long_ids) = words.split_at_mut(begin(self.long_ids));
+        let mut long_ids: &mut [u64] = bytemuck::cast_slice_mut(long_ids);
         let (words, factors) = words.split_at_mut(begin(self.factors));
         let mut factors: &mut [f32] = bytemuck::cast_slice_mut(factors);
         let (before_ids, mut ids) = words.split_at_mut(begin(self.ids));
         let mut offsets = &mut before_ids[begin(self.offsets)..];
         let mut jobs = Vec::with_capacity(hotness.len());
-        for ((hotness, bags), &pooling) in hotness.iter().zip(&batch.categorical).zip(&self.weighted) {
+        let columns = hotness.iter().zip(&batch.categorical).zip(&self.weighted);
+        for (number, ((hotness, bags), &pooling)) in columns.enumerate() {
             let of_ragged = if matches!(hotness, Hotness::Ragged { .. }) { room + 1 } else { 0 };
             let own = ids.split_off_mut(..room * hotness.max()).expect("the layout has room for all columns");
             let own_offsets = offsets.split_off_mut(..of_ragged).expect("as for ids");
             let of_weighted = if pooling.is_some() { room * hotness.max() } else { 0 };
             let own_factors = factors.split_off_mut(..of_weighted).expect("as for ids");
+            let of_dynamic = if self.ids_layout.is_dynamic(number) { room * hotness.max() } else { 0 };
+            let own_long_ids = long_ids.split_off_mut(..of_dynamic).expect("as for ids");
+            let own = if of_dynamic > 0 { ColumnIds::Long(own_long_ids) } else { ColumnIds::Rows(own) };
             jobs.push((bags, own, own_offsets, pooling.map(|pooling| (pooling, own_factors))));
         }
         jobs.into_par_iter().for_each(|(bags, ids, offsets, weighted)| {
@@ -147,14 +157,25 @@ impl InputLayout {
     }
 }
 
+/// The buffer for a column's ids.
+enum ColumnIds<'a> {
+    /// Rows.
+    Rows(&'a mut [u32]),
+    /// Ids that are given rows.
+    Long(&'a mut [u64]),
+}
+
 /// Writes the bags of some samples to a column's buffer for ids, and their offsets to that for offsets, if it has one;
 /// samples after them get empty bags.
-fn put_bags(bags: &Bags, samples: Range<usize>, ids: &mut [u32], offsets: &mut [u32]) {
+fn put_bags(bags: &Bags, samples: Range<usize>, ids: ColumnIds<'_>, offsets: &mut [u32]) {
     let first = bags.offsets[samples.start];
     let from = &bags.ids[first as usize..bags.offsets[samples.end] as usize];
     // An id that does not fit in 32 bits is out of range, which the tables report.
     let narrow = |&id: &u64| u32::try_from(id).unwrap_or(u32::MAX);
-    ids.iter_mut().zip(from).for_each(|(to, from)| *to = narrow(from));
+    match ids {
+        ColumnIds::Rows(ids) => ids.iter_mut().zip(from).for_each(|(to, from)| *to = narrow(from)),
+        ColumnIds::Long(ids) => ids[..from.len()].copy_from_slice(from),
+    }
     if !offsets.is_empty() {
         let (own, after) = offsets.split_at_mut(samples.len());
         own.iter_mut().zip(&bags.offsets[samples]).for_each(|(to, from)| *to = from - first);

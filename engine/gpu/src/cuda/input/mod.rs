@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rankine_cuda::kernels::{Rate, Step, Totals};
 use rankine_cuda::{Buffer, CopyGate, Device, Lane, Moment, PinnedBuffer, Pointer};
-use rankine_embedding::cuda::{Hotness, Ids, Result};
+use rankine_embedding::cuda::{Hotness, Ids, LongIds, Result};
 use rankine_reader::{Bags, Samples, Schema};
 use rayon::prelude::*;
 
@@ -106,6 +106,7 @@ impl InputSlot {
                 offsets: words.element(layout.offsets),
                 samples: words.element(STEP_SAMPLES),
             },
+            long_ids: words.element(layout.long_ids).cast(),
         }
     }
 
@@ -198,6 +199,22 @@ impl InputSlot {
         self.complete(lanes)
     }
 
+    /// Enqueues replacing the ids of dynamic tables by rows, after the batch was sent or unpacked, by what `find`
+    /// enqueues.
+    ///
+    /// # Errors
+    /// If the driver refuses, or `find` fails.
+    pub fn find_rows(
+        &self,
+        lanes: InputLanes<'_>,
+        find: impl FnOnce(&Lane, LongIds) -> Result<()>,
+    ) -> Result<()> {
+        let Input { ids, long_ids, .. } = self.input();
+        find(lanes.copies, LongIds { ids: long_ids, rows: ids })?;
+        lanes.copies.record(&self.ready)?;
+        Ok(lanes.reader.wait(&self.ready)?)
+    }
+
     fn write_header(&mut self, samples: usize, parameters: StepParameters<'_>) {
         let (layout, StepParameters { step, rates }) = (&self.layout, parameters);
         assert!(samples <= layout.samples() && rates.len() == layout.ids_layout.tables().len());
@@ -257,8 +274,17 @@ impl InputSlot {
                 true => floats(layout.factors + ids.factors_begin(column), count),
                 false => Vec::new(),
             };
-            let ids = &words[layout.ids + ids.ids_begin(column)..][..count];
-            Bags { ids: ids.iter().map(|&id| u64::from(id)).collect(), offsets, weights }
+            let ids = match ids.is_dynamic(column) {
+                true => {
+                    let first = layout.long_ids + 2 * ids.long_ids_begin(column);
+                    bytemuck::pod_collect_to_vec(&words[first..][..2 * count])
+                }
+                false => {
+                    let ids = &words[layout.ids + ids.ids_begin(column)..][..count];
+                    ids.iter().map(|&id| u64::from(id)).collect()
+                }
+            };
+            Bags { ids, offsets, weights }
         };
         Ok(Samples {
             len,

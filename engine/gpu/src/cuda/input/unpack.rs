@@ -38,6 +38,10 @@ impl Unpacker {
         let position = |(number, column): (usize, IdColumn)| IdColumn {
             ids: layout.ids_begin(number) as u32,
             offsets: layout.offsets_begin(number) as u32,
+            long_ids: match layout.is_dynamic(number) {
+                true => layout.long_ids_begin(number) as u32,
+                false => IdColumn::NONE,
+            },
             ..column
         };
         let mut tiles = 0;
@@ -103,6 +107,7 @@ impl Unpacker {
             weights: input.weights,
             dense: input.dense,
             ids: input.ids.ids,
+            long_ids: input.long_ids,
             offsets: input.ids.offsets,
             factors: input.ids.factors,
             sums: self.sums.pointer(),

@@ -19,6 +19,7 @@ use rankine_cuda::kernels::Step;
 use rankine_cuda::probe::uuid_text;
 use rankine_cuda::{Budget, CopyGate, Device, Part};
 use rankine_embedding::cuda::LookUpCounts;
+use rankine_embedding::membership::DynamicTableState;
 use rankine_embedding::{Optimizer, RankTraffic, TierTraffic};
 use rankine_job::{DeviceKind, Job};
 use rankine_model::ModelSpec;
@@ -148,6 +149,14 @@ impl CudaModel {
         Ok(all)
     }
 
+    /// Returns how full each dynamic table is, after all steps are done.
+    ///
+    /// # Errors
+    /// If an operation of a GPU failed.
+    pub fn dynamic_tables(&self) -> Result<Vec<DynamicTableState>> {
+        self.ranks.call_first(|rank| rank.dynamic_tables())
+    }
+
     /// Gathers values from all processes, in their order.
     fn of_all_processes<V: Pod>(&self, what: &str, values: Vec<V>) -> Result<Vec<Vec<V>>> {
         let Some(processes) = &self.setup.processes else { return Ok(vec![values]) };
@@ -196,22 +205,28 @@ impl Backend for CudaModel {
         let topology = self.ranks.topology();
         let visited = self.ranks.call_each(move |rank, model| {
             let dense = model.dense_state(topology, rank)?;
+            // All ranks have the same.
+            let memberships = if rank == Rank(0) { model.memberships()? } else { Vec::new() };
             let rows = model.rows();
-            Ok(visit(rank, RankState { dense, rows: &*rows, memberships: Vec::new() }))
+            let memberships = memberships.iter().map(|(table, membership)| (*table, membership)).collect();
+            Ok(visit(rank, RankState { dense, rows: &*rows, memberships }))
         });
         visited.map_err(unreachable)?.into_iter().collect()
     }
 
     fn begin_tracking(&mut self) -> Result<(), CheckpointError> {
-        let begun = self.ranks.call_all_mut(|rank| rank.rows().begin_tracking().map_err(Error::State));
+        let begun = self.ranks.call_all_mut(|rank| rank.begin_tracking());
         begun.map(drop).map_err(unreachable)
     }
 
     fn restore(&mut self, from: &Arc<dyn StateSource>) -> Result<(), CheckpointError> {
         let (from, dense) = (Arc::clone(from), Arc::new(from.dense()?));
-        self.steps = from.optimizer_steps();
+        let memberships = Arc::new(from.memberships()?);
+        let steps = from.optimizer_steps();
+        self.steps = steps;
         let restored = self.ranks.call_all_mut(move |rank| {
             rank.restore(&dense, from.device())?;
+            rank.restore_memberships(&memberships, steps)?;
             let mut rows = rank.rows();
             Ok(from.load_rows(&mut *rows))
         });
@@ -281,7 +296,7 @@ impl Backend for CudaModel {
             exchanged: self.traffic()?.into(),
             look_ups: look_ups.collect(),
             phases: phases.collect(),
-            dynamic_tables: Vec::new(),
+            dynamic_tables: self.dynamic_tables()?,
         })
     }
 

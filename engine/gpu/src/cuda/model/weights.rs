@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use rankine_embedding::Membership;
 use rankine_embedding::rows::{RowPart, RowSet, gather};
 use rankine_launch::{ProcessGroup, RunStage};
 use rankine_model::ModelSpec;
@@ -59,6 +60,10 @@ impl Weights for CudaModel {
             })?;
         }
         Ok(())
+    }
+
+    fn memberships(&self) -> Result<Vec<(usize, Membership)>, SavedModelError> {
+        self.ranks.call_first(|rank| rank.memberships()).map_err(of_gpu)
     }
 }
 
