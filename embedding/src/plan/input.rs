@@ -84,12 +84,21 @@ pub struct NonTableMemory {
     pub activation_bytes: u64,
     /// Batches of samples.
     pub batch_bytes: u64,
+    /// Which ids have which rows of dynamic tables.
+    pub membership_bytes: u64,
 }
 
 impl NonTableMemory {
     /// The sum of all parts.
     pub fn bytes(&self) -> u64 {
-        let Self { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } = self;
-        parameter_bytes + gradient_bytes + state_bytes + activation_bytes + batch_bytes
+        let Self {
+            parameter_bytes,
+            gradient_bytes,
+            state_bytes,
+            activation_bytes,
+            batch_bytes,
+            membership_bytes,
+        } = self;
+        parameter_bytes + gradient_bytes + state_bytes + activation_bytes + batch_bytes + membership_bytes
     }
 }

@@ -474,12 +474,21 @@ impl Report<'_> {
         writeln!(f, "\nmemory per rank")?;
         writeln!(f, "  tables and optimizer state     {}", spread(&|rank| rank.table_bytes))?;
         writeln!(f, "  messages and frequent rows     {}", spread(&|rank| rank.buffer_bytes))?;
-        let NonTableMemory { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } =
-            memory.rest;
+        let NonTableMemory {
+            parameter_bytes,
+            gradient_bytes,
+            state_bytes,
+            activation_bytes,
+            batch_bytes,
+            membership_bytes,
+        } = memory.rest;
         writeln!(f, "  dense parameters               {}", ByteSize(parameter_bytes))?;
         writeln!(f, "  their gradients and state      {}", ByteSize(gradient_bytes + state_bytes))?;
         writeln!(f, "  activations                    {}", ByteSize(activation_bytes))?;
         writeln!(f, "  batches                        {}", ByteSize(batch_bytes))?;
+        if membership_bytes > 0 {
+            writeln!(f, "  ids of dynamic tables          {}", ByteSize(membership_bytes))?;
+        }
         if let Some(CachePlan { rank_bytes, fits }) = self.cache {
             let fits = if fits { "fits beside the fullest rank" } else { "does not fit" };
             writeln!(f, "  training data (data.cache)     {}: {fits}", ByteSize(rank_bytes))?;

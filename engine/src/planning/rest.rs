@@ -56,6 +56,10 @@ pub fn rest(
     let activation_bytes = samples * (activations as u64 * machine.vector_element_bytes) as f64;
     let columns = (spec.dense_columns + spec.heads.len() + spec.features.len()) as u64;
     let sample_bytes = (columns * F32_BYTES) as f64 + id_bytes;
+    let memberships: u64 =
+        spec.tables.iter().filter_map(|table| table.dynamic).map(|rows| rows.bytes()).sum();
+    // Each GPU has all of them; ranks on the CPU share them.
+    let sharing = if machine.memory_is_shared { topology.ranks() as u64 } else { 1 };
     // Gradients are read; state and weights are read and written.
     let updated = ((parameters * 3 + state * 2) / share * F32_BYTES) as f64;
     NonTableLoad {
@@ -65,6 +69,7 @@ pub fn rest(
             state_bytes: state.div_ceil(share) * F32_BYTES,
             activation_bytes: (2.0 * activation_bytes) as u64,
             batch_bytes: (BATCHES as f64 * samples * sample_bytes) as u64,
+            membership_bytes: memberships.div_ceil(sharing),
         },
         flops: flops * samples,
         matmuls,

@@ -422,8 +422,9 @@ fn times_are_those_computed_by_hand() {
         state_bytes: 4,
         activation_bytes: 8,
         batch_bytes: 16,
+        membership_bytes: 32,
     };
-    assert_eq!(memory.bytes(), 31);
+    assert_eq!(memory.bytes(), 63);
     let memory = NonTableMemory { batch_bytes: 7, ..NonTableMemory::default() };
     let rest =
         NonTableLoad { memory, flops: 20.0, matmuls: 3, memory_traffic_bytes: 2000.0, reduced_elements: 100 };
