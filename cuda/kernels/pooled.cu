@@ -85,7 +85,8 @@ struct Pooling {
     u32 rank;
     // 1 if ids and gradients are sent in messages of fixed size, as lengths and vectors always are; else 0.
     u32 contained;
-    u32 reserved;
+    // The first samples of each source, whose vectors are added up.
+    u32 added;
 };
 
 constexpr u32 POOLED_THREADS = 256;
@@ -233,7 +234,7 @@ __device__ inline void add_parts(const Pooling& p) {
     const u32 lane = threadIdx.x % WARP, warps = gridDim.x * POOLED_THREADS / WARP;
     const PooledBlock block(p);
     const PooledFeature feature = p.features[block.feature];
-    for (u32 sample = (blockIdx.x * POOLED_THREADS + threadIdx.x) / WARP; sample < p.samples; sample += warps) {
+    for (u32 sample = (blockIdx.x * POOLED_THREADS + threadIdx.x) / WARP; sample < p.added; sample += warps) {
         const u32 size = bag_of(p, feature, block.source, sample).size, number = block.number(p, sample);
         const float scale = feature.pooling == MEAN ? bag_scale(MEAN, size) : 1.0f;
         for (u32 begin = 0; begin < feature.dim; begin += WARP * VECTOR) {

@@ -86,9 +86,9 @@ fn the_report_for_people_has_all_parts() {
 }
 
 #[test]
-fn scoring_gets_an_eighth_of_what_training_leaves_on_the_gpus_of_a_node() {
-    for ranks in ["1", "8"] {
-        let gpus = ["--ranks", ranks, "--machine", "h200"];
+fn scoring_gets_an_eighth_of_what_training_leaves_on_gpus() {
+    for (ranks, nodes) in [("1", "1"), ("8", "1"), ("16", "2")] {
+        let gpus = ["--ranks", ranks, "--nodes", nodes, "--machine", "h200"];
         let report = plan_json(DLRM, &gpus);
         let memory = ["available_bytes", "needed_bytes"].map(|key| report["memory"][key].as_u64().unwrap());
         let scoring = report["scoring_bytes"].as_u64().unwrap();
@@ -98,7 +98,6 @@ fn scoring_gets_an_eighth_of_what_training_leaves_on_the_gpus_of_a_node() {
     }
     for other in [
         &["--ranks", "8", "--machine", "h200", "--set", "eval.batch_size=65536"][..],
-        &["--ranks", "16", "--nodes", "2", "--machine", "h200"],
         &["--ranks", "1", "--machine", "cpu", "--memory", "2TiB"],
     ] {
         assert_eq!(plan_json(DLRM, other)["scoring_bytes"], Value::Null, "{other:?}");

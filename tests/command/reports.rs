@@ -411,7 +411,8 @@ fn a_plan_is_printed_in_full() {
         "\nmemory per rank\n  tables and optimizer state     {}\n  messages and frequent rows     {}\n  \
          dense parameters               {}\n  their gradients and state      {}\n  \
          activations                    {}\n  \
-         batches                        {}\n  fullest rank                   {} of {} ({:.1}%)\n",
+         batches                        {}\n  fullest rank                   {} of {} ({:.1}%)\n  \
+         scoring (eval.batch_size)      at most {} of the rest\n",
         spread("/table_bytes"),
         spread("/buffer_bytes"),
         size(rest("parameter_bytes")),
@@ -420,7 +421,8 @@ fn a_plan_is_printed_in_full() {
         size(rest("batch_bytes")),
         size(needed),
         size(available),
-        needed as f64 / available as f64 * 100.0
+        needed as f64 / available as f64 * 100.0,
+        size(whole(&json, "/scoring_bytes"))
     );
     expected += "\nhottest rows of all tables with optimizer state, and what a batch misses of its distinct rows\n\
          of all bytes  rows  bytes  look-ups  missed rows  missed bytes\n";

@@ -8,7 +8,9 @@ use rankine_backend::{Backend, Batch, PackedBatch, Scorer};
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{CopyGate, Device, Lane, PinnedBuffer};
 use rankine_embedding::cuda::{Feature, Hotness, Layout};
-use rankine_embedding::{Dtype, DynamicRows, Eviction, Pooling, TableSpec, cpu};
+use rankine_embedding::{
+    Dtype, DynamicRows, EmbeddingPlan, Eviction, Exchange, Pooling, TablePlan, TableSpec, cpu,
+};
 use rankine_engine_gpu::{
     BatchShape, CudaModel, Delivery, EvaluationShape, Execution, Feed, FeedPart, FeedRanks, InputLanes,
     InputLayout, InputSlot, ModelSetup, ScoreSize, StepParameters,
@@ -40,7 +42,7 @@ pub(crate) const BODIES: &[Body] = &[
         are_staged_as_they_are(bench, words, &dataset)
     }),
     ("training_with_weights_of_ids_is_the_same_however_it_is_fed", 4, |bench, words| {
-        is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words, Columns::Weighted)
+        is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), 1, words, Columns::Weighted)
     }),
     ("batches_with_ids_of_dynamic_tables_are_unpacked_as_on_the_cpu", 12, |bench, words| {
         let dataset = Dataset::with_rows(words, 58, Columns::Open)?;
@@ -51,7 +53,7 @@ pub(crate) const BODIES: &[Body] = &[
         are_staged_as_they_are(bench, words, &dataset)
     }),
     ("training_of_dynamic_tables_is_the_same_however_it_is_fed", 4, |bench, words| {
-        is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words, Columns::Open)
+        is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), 1, words, Columns::Open)
     }),
     ("wrong_weights_of_ids_are_named", 4, wrong_weights_of_ids_are_named),
     ("training_is_the_same_however_it_is_fed", 4, training_is_the_same_however_it_is_fed),
@@ -415,12 +417,13 @@ fn are_staged_as_they_are(bench: &Bench, words: &mut Words, dataset: &Dataset) -
 }
 
 fn training_is_the_same_however_it_is_fed(bench: &Bench, words: &mut Words) -> Outcome {
-    is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words, Columns::Plain)
+    is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), 1, words, Columns::Plain)
 }
 
-/// The bits of losses, weights and the metrics after them.
+/// The bits of losses, weights and the metrics after them, over the GPUs of some nodes.
 pub(crate) fn is_the_same_however_it_is_fed(
     devices: &[Arc<Device>],
+    nodes: usize,
     words: &mut Words,
     kind: Columns,
 ) -> Outcome {
@@ -442,6 +445,11 @@ pub(crate) fn is_the_same_however_it_is_fed(
         features: columns.map(|(table, column)| feature_of(table, column)).collect(),
         attention: Vec::new(),
     };
+    let topology = Topology::new(devices.len(), nodes)?;
+    // Owners do not pool the rows of dynamic tables.
+    let exchange = if kind == Columns::Open { Exchange::Rows } else { words.one_of(&Exchange::ALL) };
+    let place = |table: &TableSpec| TablePlan::row_wise(table, exchange);
+    let plan = EmbeddingPlan { topology, tables: spec.tables.iter().map(place).collect() };
     let setup = ModelSetup {
         model: Model::sgd(spec, 0.001),
         seed: 3,
@@ -451,11 +459,11 @@ pub(crate) fn is_the_same_however_it_is_fed(
             score_size: ScoreSize::Fixed(1),
             hotness: part.schema.categorical.iter().map(|column| column.hotness).collect(),
         },
-        plan: None,
+        plan: Some(plan),
         tier: None,
         tracks_updates: false,
         devices: devices.to_vec(),
-        nodes: 1,
+        nodes,
         processes: None,
         measures_memory: true,
     };

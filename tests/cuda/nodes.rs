@@ -17,9 +17,11 @@ use rankine_model::Interaction;
 use rankine_topology::{Rank, Topology};
 
 use super::bench::job;
+use super::input::{Columns, is_the_same_however_it_is_fed};
 use super::ranks::{
     evaluates_as_the_cpu_does, is_as_one, of_all_ranks, random_exchange, update_slices_as_all,
 };
+use super::scoring::scores_have_the_same_bits;
 use super::training::{Draw, Training, stays_near};
 use super::{Bench, Body, Outcome, Words, close};
 
@@ -61,6 +63,9 @@ pub(crate) const BODIES: &[(Body, usize)] = &[
     (("two_nodes_of_one_update_slices_as_all", 1, |_, words| update_slices(words, (2, 1))), 2),
     (("copies_wait_for_transfers_between_nodes", 1, |_, _| copies_wait_for_transfers()), 2),
     (("two_nodes_of_one_evaluate_as_the_cpu_does", 1, |_, words| evaluate(words, (2, 1))), 2),
+    (("two_nodes_of_one_score_the_same_bits_in_batches_of_any_size", 4, |_, words| score(words, (2, 1))), 2),
+    (("two_nodes_of_two_score_the_same_bits_in_batches_of_any_size", 4, |_, words| score(words, (2, 2))), 4),
+    (("two_nodes_of_one_train_the_same_however_they_are_fed", 2, |_, words| feed(words, (2, 1))), 2),
     (
         ("two_nodes_of_two_train_with_dot_products_as_one", 1, |bench, words| {
             train_as_one(bench, words, (2, 2), Interaction::Dot)
@@ -174,6 +179,18 @@ fn evaluate(words: &mut Words, nodes: Nodes) -> Outcome {
     let seeds = std::cell::RefCell::new(Words { seed: words.below(u64::MAX), next: 0 });
     let planned = |training: &Training| plan(&mut seeds.borrow_mut(), training, nodes, &[2, 1 << 14]);
     evaluates_as_the_cpu_does(words, &devices(nodes)?, Some(&planned))
+}
+
+fn score(words: &mut Words, nodes: Nodes) -> Outcome {
+    let vectors = words.one_of(&[&[1, 2, 5][..], &[2, 1 << 14], &[1 << 14]]);
+    let planned = |words: &mut Words, training: &Training| plan(words, training, nodes, vectors);
+    let draw = words.one_of(&[Training::random as Draw, Training::weighted, Training::attended]);
+    scores_have_the_same_bits(&devices(nodes)?, words, draw, Some(&planned))
+}
+
+fn feed(words: &mut Words, nodes: Nodes) -> Outcome {
+    let columns = words.one_of(&[Columns::Plain, Columns::Weighted]);
+    is_the_same_however_it_is_fed(&devices(nodes)?, nodes.0, words, columns)
 }
 
 /// A trace shows no copy from the host beside NCCL's kernels, except in a transfer that waited for a rank.

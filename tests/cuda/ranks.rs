@@ -45,29 +45,37 @@ pub(crate) const BODIES: &[Body] = &[
     ("ranks_that_share_a_gpu_load_kernels_before_they_wait", 1, load_kernels_before_they_wait),
     ("ranks_evaluate_as_the_cpu_does", 2, evaluate_as_the_cpu_does),
     ("ranks_score_the_same_bits_in_batches_of_any_size", 4, |_, words| {
-        scores_have_the_same_bits(&some_devices(words)?, words, Training::random)
+        scores_have_the_same_bits(&some_devices(words)?, words, Training::random, None)
     }),
     ("ranks_score_weighted_bags_with_the_same_bits", 3, |_, words| {
-        scores_have_the_same_bits(&some_devices(words)?, words, Training::weighted)
+        scores_have_the_same_bits(&some_devices(words)?, words, Training::weighted, None)
+    }),
+    ("ranks_score_placed_tables_with_the_same_bits", 6, |_, words| {
+        let devices = some_devices(words)?;
+        let planned = |words: &mut Words, training: &Training| {
+            random_plan(words, training, devices.len(), &Placement::ALL)
+        };
+        let draw = words.one_of(&[Training::random as Draw, Training::weighted, Training::attended]);
+        scores_have_the_same_bits(&devices, words, draw, Some(&planned))
     }),
     ("ranks_train_weighted_bags_as_one", 2, |bench, words| {
         draws_train_as_one(bench, words, (Interaction::Dot, Training::weighted))
     }),
     ("ranks_score_by_attention_with_the_same_bits", 2, |_, words| {
-        scores_have_the_same_bits(&some_devices(words)?, words, Training::attended)
+        scores_have_the_same_bits(&some_devices(words)?, words, Training::attended, None)
     }),
     ("ranks_train_with_attention_as_one", 2, |bench, words| {
         let interaction = words.one_of(&[Interaction::Dot, Interaction::Concat]);
         draws_train_as_one(bench, words, (interaction, Training::attended))
     }),
     ("ranks_are_fed_with_weights_of_ids_in_any_way", 2, |_, words| {
-        is_the_same_however_it_is_fed(&some_devices(words)?, words, Columns::Weighted)
+        is_the_same_however_it_is_fed(&some_devices(words)?, 1, words, Columns::Weighted)
     }),
     ("ranks_train_dynamic_tables_as_one", 2, |bench, words| {
         draws_train_as_one(bench, words, (Interaction::Dot, Training::dynamic))
     }),
     ("ranks_are_fed_with_ids_of_dynamic_tables_in_any_way", 2, |_, words| {
-        is_the_same_however_it_is_fed(&some_devices(words)?, words, Columns::Open)
+        is_the_same_however_it_is_fed(&some_devices(words)?, 1, words, Columns::Open)
     }),
     ("ranks_train_the_same_however_they_are_fed", 3, train_the_same_however_they_are_fed),
     ("ranks_update_slices_as_all", 3, |_, words| {
@@ -378,7 +386,7 @@ fn rows_by_table(spec: &ModelSpec, samples: &Samples) -> Vec<HashSet<u64>> {
 
 fn train_the_same_however_they_are_fed(_: &Bench, words: &mut Words) -> Outcome {
     let devices = some_devices(words)?;
-    is_the_same_however_it_is_fed(&devices, words, Columns::Plain)
+    is_the_same_however_it_is_fed(&devices, 1, words, Columns::Plain)
 }
 
 /// A random placement of a training's tables.

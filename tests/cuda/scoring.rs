@@ -9,15 +9,16 @@ use rankine_model::Interaction;
 use rankine_model::evaluation::{HeadMetrics, Metrics};
 use rankine_reader::Samples;
 
+use super::ranks::RandomPlanOf;
 use super::training::{Draw, Training};
 use super::{Bench, Body, Outcome, Words};
 
 pub(crate) const BODIES: &[Body] = &[
     ("scores_have_the_same_bits_in_batches_of_any_size", 12, |bench, words| {
-        scores_have_the_same_bits(std::slice::from_ref(&bench.device), words, Training::random)
+        scores_have_the_same_bits(std::slice::from_ref(&bench.device), words, Training::random, None)
     }),
     ("scores_of_weighted_bags_have_the_same_bits", 4, |bench, words| {
-        scores_have_the_same_bits(std::slice::from_ref(&bench.device), words, Training::weighted)
+        scores_have_the_same_bits(std::slice::from_ref(&bench.device), words, Training::weighted, None)
     }),
     ("more_samples_are_scored_than_trained_if_memory_allows", 1, more_samples_are_scored_than_trained),
 ];
@@ -43,7 +44,13 @@ const NO_METRICS: Metrics = Metrics {
 /// Losses of some steps, the logits of all their samples, and the metrics of these.
 type Scores = (Vec<u64>, Vec<u32>, Vec<HeadMetrics>);
 
-pub(super) fn scores_have_the_same_bits(devices: &[Arc<Device>], words: &mut Words, draw: Draw) -> Outcome {
+/// With some of the tables placed by a plan if there is one.
+pub(super) fn scores_have_the_same_bits(
+    devices: &[Arc<Device>],
+    words: &mut Words,
+    draw: Draw,
+    plan: Option<RandomPlanOf<'_>>,
+) -> Outcome {
     let (interaction, precision) = (
         words.one_of(&INTERACTIONS),
         words.one_of(&[Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16, Precision::Fp8]),
@@ -57,12 +64,13 @@ pub(super) fn scores_have_the_same_bits(devices: &[Arc<Device>], words: &mut Wor
         }
         _ => Execution::new(precision),
     };
+    let plan = plan.map(|plan| plan(words, &training)).transpose()?;
     let (batch_size, mut all) = (training.batch_size, training.batches[0].clone());
     training.batches[1..].iter().for_each(|batch| all.append(batch, 0..batch.len));
     let mut expected = None;
     for size in [1, batch_size + 1, 3 * batch_size, 8 * batch_size] {
         let score_size = ScoreSize::Fixed(size);
-        let mut model = training.scoring(devices, execution.clone(), None, score_size)?;
+        let mut model = training.scoring(devices, execution.clone(), plan.as_ref(), score_size)?;
         let batches = size.div_ceil(batch_size);
         if model.score_size() != batches * batch_size {
             return Err(format!(
@@ -87,7 +95,8 @@ pub(super) fn scores_have_the_same_bits(devices: &[Arc<Device>], words: &mut Wor
             ("metrics", found.2 != expected.2),
         ] {
             if differs {
-                let how = format!("{interaction:?}, {execution:?}, {batch_size} a step, {size} scored");
+                let how =
+                    format!("{interaction:?}, {execution:?}, {plan:?}, {batch_size} a step, {size} scored");
                 return Err(format!("{how}: other {what}: {:?}, not {:?}", found.2, expected.2).into());
             }
         }

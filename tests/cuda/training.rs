@@ -247,9 +247,7 @@ impl Training {
         execution: Execution,
         plan: Option<&EmbeddingPlan>,
     ) -> Result<CudaModel, Failed> {
-        // Not every plan allows more than a training batch.
-        let size = if plan.is_some() { self.batch_size.min(100) } else { 100 };
-        self.scoring(devices, execution, plan, ScoreSize::Fixed(size))
+        self.scoring(devices, execution, plan, ScoreSize::Fixed(100))
     }
 
     /// The same with another number of samples that are scored at a time.

@@ -13,6 +13,15 @@ fn metrics_have_the_same_bits_for_any_number_of_samples_scored_at_a_time() {
         ("threads", &["device.threads=3"][..]),
         ("ranks", &["device.ranks=2", "embedding.placement=row-wise", "device.threads=2"]),
         ("pooled", &["device.ranks=3", "embedding.placement=row-wise", "embedding.exchange=pooled"]),
+        (
+            "nodes",
+            &[
+                "device.ranks=4",
+                "device.nodes=2",
+                "embedding.placement=row-wise",
+                "embedding.exchange=pooled",
+            ],
+        ),
         ("validation", &["train.validation=\"last:0.2\""]),
     ] {
         let sizes = ["\"auto\"", "7", "16777216"];

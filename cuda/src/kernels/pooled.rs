@@ -99,8 +99,8 @@ pub struct Pooling {
     pub rank: u32,
     /// 1 if ids and gradients are sent in messages of fixed size, as lengths and vectors always are; else 0.
     pub contained: u32,
-    /// 0.
-    pub reserved: u32,
+    /// The first samples of each source, whose vectors are added up.
+    pub added: u32,
 }
 
 const _: () = assert!(size_of::<PooledFeature>() == 48 && size_of::<Pooling>() == 552);

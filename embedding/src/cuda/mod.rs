@@ -50,8 +50,8 @@ use rankine_cuda::{Device, Pointer};
 
 pub use error::{Error, Result};
 pub use exchange::NodeTables;
+pub use exchange::batch::BatchExchange;
 pub use exchange::route::RouteSnapshot;
-pub use exchange::rows::RowExchange;
 pub use layout::{Feature, Hotness, Ids, KeyPart, KeySequence, Layout};
 pub use local::LocalTables;
 pub use local::route::LocalRouteSnapshot;

@@ -435,21 +435,21 @@ impl RankThread<'_> {
         // SAFETY: as for iterations.
         unsafe {
             self.tables.route(lane, batch.ids.ids(), slot)?;
-            if size > 0 { self.tables.route_rest(lane, slot, size) } else { Ok(()) }
+            if size > 0 { self.tables.exchange().route_rest(&self.tables, lane, slot, size) } else { Ok(()) }
         }
     }
 
     /// Enqueues a batch's route on the lane, and returns the size of messages between nodes that it needs.
     fn routed<T>(&self, batch: &DeviceBatch<T>, slot: usize) -> Result<usize, Failed> {
         self.route(&self.bench.lane, batch, (slot, 0))?;
-        if self.tables.sizes() == 1 {
+        if self.tables.exchange().sizes() == 1 {
             return Ok(0);
         }
         self.bench.lane.synchronize()?;
-        let size = self.tables.size_needed(slot);
+        let size = self.tables.exchange().size_needed(slot);
         if size > 0 {
             // SAFETY: as for iterations.
-            unsafe { self.tables.route_rest(&self.bench.lane, slot, size) }?;
+            unsafe { self.tables.exchange().route_rest(&self.tables, &self.bench.lane, slot, size) }?;
         }
         Ok(size)
     }

@@ -578,6 +578,7 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
     let starts = Buffer::<u32>::filled(device, owners * count * (numbers + 1), 0xff)?;
     let faults = Buffer::<u32>::filled(device, 1, 0)?;
     let counted = Buffer::of(device, &[LinkCounts::default()])?;
+    let added = words.below(1 + samples as u64) as usize;
     let kernel = Pooling {
         features: of_features.pointer(),
         ids: ids.pointer(),
@@ -608,7 +609,7 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
         stride: stride as u32,
         rank: rank as u32,
         contained: u32::from(hop.over_nodes),
-        reserved: 0,
+        added: added as u32,
     };
     // SAFETY: all buffers have the lengths that the parameters say, and the lane is waited for by reading.
     unsafe {
@@ -668,6 +669,9 @@ fn bags_of(bench: &Bench, words: &mut Random, hop: Hop) -> Outcome {
                     ids_sent += ids as u64 * id_words;
                     (sent, bytes) = (sent + 1, bytes + 2 * 4 * dim as u64);
                 }
+            }
+            if number % samples >= added {
+                continue;
             }
             let vector: Vec<_> = sum.iter().map(|sum| sum * scale).collect();
             let to = &mut expected_vectors[number / samples][number % samples * stride..];

@@ -158,8 +158,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     });
     let hottest = planning.hottest(all_rows.as_deref(), &machine, batch_size, &args.hottest);
     // Owners of rows pool all bags on CPUs only.
-    let are_gpus = topology.nodes() == 1 && !machine.pools_all;
-    let scoring_bytes = (are_gpus && job.eval.batch_size == EvalBatchSize::Auto)
+    let are_gpus = !machine.pools_all;
+    let scoring_bytes = (are_gpus && tiers.is_none() && job.eval.batch_size == EvalBatchSize::Auto)
         .then(|| memory.available_bytes.saturating_sub(memory.needed_bytes) / gpu::SCORING_PARTS);
     let (job, report) = (job.name.as_str(), &planned.report);
     let tier = tiers.as_ref().map(Tiers::report);

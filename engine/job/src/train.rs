@@ -243,7 +243,7 @@ pub struct Eval {
     /// Samples that are scored at a time: a number, or `"auto"`. It does not affect the result. By `"auto"`, CPUs score
     /// 8192, and GPUs the largest multiple of `train.batch_size` by a power of two that is at most 262144 per GPU and
     /// takes at most an eighth of the memory that training leaves free on each. GPUs round a number up to a multiple.
-    /// On several nodes, or if owners pool bags, they score at most `train.batch_size`.
+    /// With rows in host memory, they score at most `train.batch_size`.
     pub batch_size: EvalBatchSize,
     /// Ends the training at the first evaluation with at least this AUC, which is weighted if the dataset has sample
     /// weights. Requires `every_steps` or `every`.

@@ -19,7 +19,7 @@ pub(super) const BODIES: &[Body] = &[
     }),
     ("attention_is_learned_from_in_all_precisions", 3, is_learned_from_in_all_precisions),
     ("scores_by_attention_have_the_same_bits", 6, |bench, words| {
-        scores_have_the_same_bits(std::slice::from_ref(&bench.device), words, Training::attended)
+        scores_have_the_same_bits(std::slice::from_ref(&bench.device), words, Training::attended, None)
     }),
     ("what_overlaps_changes_no_bit_of_attention", 1, |bench, words| {
         let interaction = words.one_of(&INTERACTIONS);

@@ -149,7 +149,7 @@ impl BagRails {
             stride: self.stride as u32,
             rank: self.rows.node().0 as u32,
             contained: 1,
-            reserved: 0,
+            added: sizes.samples as u32,
         }
     }
 
@@ -193,17 +193,18 @@ impl BagRails {
         self.received.pointer()
     }
 
-    /// Enqueues exchanging the vectors of parts, and adding them up.
+    /// Enqueues exchanging the vectors of parts, and adding up those of the first `samples` samples.
     ///
     /// # Safety
     /// As for [`crate::cuda::NodeTables::look_up`]; the vectors of all nodes' parts must have been written.
     pub(crate) unsafe fn add<T: Element>(
         &self,
         lane: &Lane,
-        (batch, vectors): (RoutedBatch, Addresses),
+        (batch, samples): (RoutedBatch, usize),
+        vectors: Addresses,
         blocks: u32,
     ) -> Result<()> {
-        let kernel = kernels::Pooling { vectors, ..self.kernel(batch) };
+        let kernel = kernels::Pooling { vectors, added: samples as u32, ..self.kernel(batch) };
         // SAFETY: as for `cut`.
         unsafe {
             self.exchange_vectors(lane, "vectors of bags")?;

@@ -3,6 +3,7 @@
 use rankine_cuda::Lane;
 
 use super::NodeTables;
+use super::batch::BatchExchange;
 use crate::cuda::error::Result;
 use crate::cuda::tier::DeviceTier;
 use crate::tier::TierTraffic;
@@ -12,12 +13,17 @@ impl NodeTables {
     ///
     /// # Safety
     /// As for [`NodeTables::merge`].
-    pub(super) unsafe fn locate(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
+    pub(super) unsafe fn locate(
+        &self,
+        exchange: &BatchExchange,
+        lane: &Lane,
+        batch_slot: usize,
+    ) -> Result<()> {
         let Some(tier) = &self.tier else { return Ok(()) };
-        let (entries, blocks) = self.exchange.entries_of(lane, batch_slot);
+        let (entries, blocks) = exchange.entries_of(lane, batch_slot);
         // SAFETY: the caller vouches for it.
         unsafe {
-            tier.locate(lane, self.exchange.routes[batch_slot].distinct(), batch_slot)?;
+            tier.locate(lane, exchange.routes[batch_slot].distinct(), batch_slot)?;
             tier.replace_entries(lane, entries, batch_slot, blocks)
         }
     }
@@ -26,9 +32,14 @@ impl NodeTables {
     ///
     /// # Safety
     /// As for [`NodeTables::send`].
-    pub(super) unsafe fn forward(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
+    pub(super) unsafe fn forward(
+        &self,
+        exchange: &BatchExchange,
+        lane: &Lane,
+        batch_slot: usize,
+    ) -> Result<()> {
         let Some(tier) = &self.tier else { return Ok(()) };
-        let distinct = self.exchange.routes[batch_slot].distinct();
+        let distinct = exchange.routes[batch_slot].distinct();
         // SAFETY: the caller vouches for it.
         unsafe { tier.forward(lane, distinct, batch_slot, self.rows.table.pointer()) }
     }

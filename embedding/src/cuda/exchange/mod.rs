@@ -2,28 +2,30 @@
 //! peers.
 
 pub(crate) mod bag_rails;
+pub(crate) mod batch;
 mod cold_rows;
 pub(crate) mod landing;
 pub(crate) mod pooled;
+pub(crate) mod pooled_rows;
 pub(crate) mod rails;
 pub(crate) mod route;
-pub(crate) mod rows;
 pub(crate) mod squares;
 pub(crate) mod sums;
 pub(crate) mod traffic;
 
-use rankine_cuda::kernels::{Element, ElementKind, RANKS_MAX, Send, Update, Vectors};
+use rankine_cuda::kernels::{Element, ElementKind, RANKS_MAX, Update, Vectors};
 use rankine_cuda::{Cluster, Lane, PeerBarrier, Pointer, Rail};
 use rankine_topology::{LocalRank, Rank};
 
-use self::pooled::PooledTables;
-use self::rails::{ElementBytes, OwnerUpdates, RailContext, Rails};
+use self::batch::BatchExchange;
+use self::pooled::PooledBags;
+use self::pooled_rows::PooledRows;
+use self::rails::{ElementBytes, OwnerUpdates, Rails};
 use self::route::RouteSnapshot;
-use self::rows::RowExchange;
 use self::squares::Squares;
 use self::sums::GradientSums;
 use self::traffic::{MessageBytes, TrafficCounts};
-use super::error::{Result, check_ids};
+use super::error::Result;
 use super::layout::{Ids, Layout};
 use super::membership::DynamicTables;
 use super::routing::router::LookUpCounts;
@@ -44,9 +46,9 @@ use crate::traffic::RankTraffic;
 /// look-ups of two batches all ranks must meet: received rows must be pooled before the next rows arrive. In training
 /// this happens before the update.
 ///
-/// Over several nodes, messages have one of a few sizes. The size that a batch needs is known once its route is built
-/// ([`size_needed`](Self::size_needed)); if it is not the first, [`route_rest`](Self::route_rest) must follow, and
-/// everything else that is enqueued for the batch takes that size. With one node there is one size, 0.
+/// All look-ups go through the exchange of batches of one size ([`BatchExchange`]): that of training
+/// ([`exchange`](Self::exchange)), or another one for batches that are only looked up
+/// ([`exchange_for`](Self::exchange_for)).
 #[derive(Debug)]
 pub struct NodeTables {
     rank: Rank,
@@ -58,13 +60,11 @@ pub struct NodeTables {
     rows: RowStore,
     /// If the rule of tables whose columns several ranks store depends on squares of whole rows.
     squares: Option<Squares>,
-    /// Tables whose owners pool.
-    pooled: Option<PooledTables>,
+    /// Likewise, of tables whose owners pool.
+    pooled: Option<PooledRows>,
     /// For batches of training.
-    exchange: RowExchange,
+    exchange: BatchExchange,
     sums: GradientSums,
-    /// If there are several nodes.
-    rails: Option<Rails>,
     traffic: TrafficCounts,
     stage: StagingMemory,
     /// If host memory has some of the rows.
@@ -102,8 +102,8 @@ impl NodeTables {
         let (peers, rank) = (cluster.peers(), cluster.rank());
         let device = peers.device();
         let _routes = device.purpose("routes");
-        let exchange = RowExchange::new::<T>(peers, layout.clone(), rank, routes)?;
         let sums = GradientSums::new::<T>(peers, &layout)?;
+        let exchange = BatchExchange::new::<T>(cluster, rails, layout.clone(), sums.element_bytes(), routes)?;
         let most = (routes, layout.union_max(peers.local_rank()));
         let tier = plan.map(|plan| DeviceTier::new(device, (&layout, rank), plan, weights, most));
         let tier = tier.transpose()?;
@@ -115,13 +115,14 @@ impl NodeTables {
         }
         let squares = Squares::new(peers, &layout)?;
         let bytes = ElementBytes { row: size_of::<T>(), sum: sums.element_bytes() };
-        let of_lanes = rails;
-        let rails = rails.map(|rails| Rails::new(cluster, &layout, rails, bytes, routes));
+        let pooled = exchange.bags.as_ref();
+        let pooled = pooled
+            .map(|bags| PooledRows::initialized::<T>(peers, &layout, bags, lane, weights))
+            .transpose()?;
         let tables = Self {
-            rails: rails.transpose()?,
             rows: RowStore::uninitialized(device, words, &shards)?,
             squares,
-            pooled: PooledTables::initialized::<T>(peers, of_lanes, &layout, lane, weights, routes)?,
+            pooled,
             exchange,
             sums,
             traffic: TrafficCounts::new(device, &layout, rank, bytes)?,
@@ -143,23 +144,21 @@ impl NodeTables {
         Ok(tables)
     }
 
-    /// Exchanges squares between nodes once in each size, and bags: NCCL's operations must run before anything is
-    /// captured.
+    /// Exchanges squares between nodes once in each size: NCCL's operations must run before anything is captured.
     fn warm_up(&self, lane: &Lane) -> Result<()> {
-        let Some(rails) = &self.rails else { return Ok(()) };
+        let (Some(rails), Some(squares)) = (&self.exchange.rails, &self.squares) else { return Ok(()) };
         for size in 0..rails.sizes() {
             // SAFETY: the squares belong to this value, and the lane is waited for.
-            self.squares.as_ref().map_or(Ok(()), |squares| unsafe { squares.exchange(lane, rails, size) })?;
+            unsafe { squares.exchange(lane, rails, size) }?;
         }
-        self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.warm_up(lane))?;
         rails.wait(lane)
     }
 
-    /// Creates the exchange of rows for batches of `samples` samples that are only looked up, with `routes` batch
-    /// slots. A collective call.
+    /// Creates the exchange for batches of `samples` samples that are only looked up, with `routes` batch slots. A
+    /// collective call.
     ///
     /// # Panics
-    /// With several nodes, with tables whose owners pool, or if `T` is not the type that the tables were created with.
+    /// If `T` is not the type that the tables were created with.
     ///
     /// # Errors
     /// As for [`NodeTables::initialized`].
@@ -168,66 +167,21 @@ impl NodeTables {
         cluster: &Cluster,
         samples: usize,
         routes: usize,
-    ) -> Result<RowExchange> {
+    ) -> Result<BatchExchange> {
         self.check_element::<T>();
-        assert!(self.rails.is_none() && self.pooled.is_none(), "messages have the size of a training batch");
-        RowExchange::new::<T>(
-            cluster.peers(),
-            self.layout().clone().with_samples(samples)?,
-            self.rank,
-            routes,
-        )
+        let rails = self.exchange.rails.as_ref().map(Rails::of_messages);
+        let layout = self.layout().clone().with_samples(samples)?;
+        BatchExchange::new::<T>(cluster, rails, layout, 0, routes)
     }
 
-    /// Enqueues building the route of a batch in the layout of an exchange, as [`NodeTables::route`] does.
-    ///
-    /// # Safety
-    /// As for [`NodeTables::route`], with the exchange's layout and batch slots; the exchange must live as long as the
-    /// tables.
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub unsafe fn route_with(
-        &self,
-        exchange: &RowExchange,
-        lane: &Lane,
-        ids: Ids,
-        batch_slot: usize,
-    ) -> Result<()> {
-        // SAFETY: the caller vouches for all of this.
-        unsafe {
-            exchange.route_own(lane, ids, batch_slot)?;
-            self.route_barrier.enqueue(lane)?;
-            exchange.merge(lane, batch_slot)
-        }
+    /// The exchange of training batches.
+    pub fn exchange(&self) -> &BatchExchange {
+        &self.exchange
     }
 
-    /// Enqueues the look-up of the first `samples` samples of a batch that [`NodeTables::route_with`] has routed, as
-    /// [`NodeTables::look_up`] does.
-    ///
-    /// # Panics
-    /// As for [`NodeTables::look_up`].
-    ///
-    /// # Safety
-    /// As for [`NodeTables::look_up`], with the exchange's batch slots.
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub unsafe fn look_up_with<T: Element>(
-        &self,
-        exchange: &RowExchange,
-        lane: &Lane,
-        batch: RoutedBatch,
-        samples: usize,
-        vectors: Vectors<T>,
-    ) -> Result<()> {
-        self.check_element::<T>();
-        // SAFETY: the caller vouches for all of this.
-        unsafe {
-            exchange.send::<T>(lane, &self.rows, batch.slot)?;
-            self.meet(lane)?;
-            exchange.pool(lane, batch, samples, vectors)
-        }
+    /// The rows of tables whose owners pool, with the bags of training batches.
+    fn pooled(&self) -> Option<(&PooledRows, &PooledBags)> {
+        self.pooled.as_ref().zip(self.exchange.bags.as_ref())
     }
 
     /// The layout.
@@ -257,17 +211,7 @@ impl NodeTables {
     /// If the driver reports an error.
     pub unsafe fn route(&self, lane: &Lane, ids: Ids, batch_slot: usize) -> Result<()> {
         // SAFETY: the caller vouches for all of this.
-        unsafe {
-            self.route_own(lane, ids, batch_slot)?;
-            self.route_barrier.enqueue(lane)?;
-            self.merge(lane, batch_slot)?;
-            match &self.rails {
-                Some(rails) => {
-                    rails.route(lane, self.rail_context(), &self.exchange.routes[batch_slot], batch_slot)
-                }
-                None => Ok(()),
-            }
-        }
+        unsafe { self.exchange.route(self, lane, ids, batch_slot) }
     }
 
     /// Enqueues a barrier on the lane of routes, between two of them: all ranks have reached it.
@@ -294,41 +238,6 @@ impl NodeTables {
         unsafe { dynamic.begin_rows(lane, slot, &self.rows) }
     }
 
-    /// Number of message sizes between nodes; 1 with one node.
-    pub fn sizes(&self) -> usize {
-        self.rails.as_ref().map_or(1, Rails::sizes)
-    }
-
-    /// The message size that a batch with a route needs: the same at all ranks of a rail.
-    pub fn size_needed(&self, batch_slot: usize) -> usize {
-        self.rails.as_ref().map_or(0, |rails| rails.size_needed(batch_slot))
-    }
-
-    /// Enqueues the rest of a route, if its batch needs a size other than the first.
-    ///
-    /// # Panics
-    /// With one node.
-    ///
-    /// # Safety
-    /// As for [`NodeTables::route`]; it must be the last route that was enqueued.
-    ///
-    /// # Errors
-    /// If the driver or NCCL reports an error.
-    pub unsafe fn route_rest(&self, lane: &Lane, batch_slot: usize, size: usize) -> Result<()> {
-        let rails = self.rails.as_ref().expect("there are several nodes");
-        // SAFETY: the caller vouches for all of this.
-        unsafe { rails.route_rest(lane, self.rail_context(), batch_slot, size) }
-    }
-
-    fn rail_context(&self) -> RailContext<'_> {
-        RailContext {
-            layout: &self.exchange.layout,
-            set: &self.exchange.union,
-            rows: &self.rows,
-            local_rank: self.local_rank,
-        }
-    }
-
     /// The first part of [`NodeTables::route`], for measuring it separately: finds the rank's look-ups.
     ///
     /// # Safety
@@ -338,13 +247,7 @@ impl NodeTables {
     /// If the driver reports an error.
     pub unsafe fn route_own(&self, lane: &Lane, ids: Ids, batch_slot: usize) -> Result<()> {
         // SAFETY: the caller vouches for it.
-        unsafe {
-            self.exchange.route_own(lane, ids, batch_slot)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| {
-                let batch = RoutedBatch { ids, slot: batch_slot, size: 0 };
-                pooled.cut(lane, batch)
-            })
-        }
+        unsafe { self.exchange.route_own(lane, ids, batch_slot) }
     }
 
     /// The last part of [`NodeTables::route`], for measuring it separately: merges the look-ups at the owner.
@@ -356,11 +259,7 @@ impl NodeTables {
     /// If the driver reports an error.
     pub unsafe fn merge(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
         // SAFETY: the caller vouches for it.
-        unsafe {
-            self.exchange.merge(lane, batch_slot)?;
-            self.locate(lane, batch_slot)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.route(lane, batch_slot))
-        }
+        unsafe { self.exchange.merge(self, lane, batch_slot) }
     }
 
     /// Enqueues the look-up of the first `samples` samples of a batch that has a route: owners send rows; a barrier;
@@ -385,11 +284,7 @@ impl NodeTables {
         vectors: Vectors<T>,
     ) -> Result<()> {
         // SAFETY: the caller vouches for all of this.
-        unsafe {
-            self.send::<T>(lane, batch)?;
-            self.meet(lane)?;
-            self.pool(lane, batch, samples, vectors)
-        }
+        unsafe { self.exchange.look_up(self, lane, batch, samples, vectors) }
     }
 
     /// The first part of [`NodeTables::look_up`], for measuring it separately: owners send rows.
@@ -403,37 +298,8 @@ impl NodeTables {
     /// # Errors
     /// If the driver reports an error.
     pub unsafe fn send<T: Element>(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
-        self.check_element::<T>();
-        let RowExchange { layout, landing, routes, .. } = &self.exchange;
         // SAFETY: the caller vouches for all of this.
-        unsafe {
-            self.forward(lane, batch.slot)?;
-            match &self.rails {
-                None => self.exchange.send::<T>(lane, &self.rows, batch.slot)?,
-                Some(rails) => {
-                    if layout.owners() > layout.ranks {
-                        self.send_own::<T>(lane, self.exchange.send_of(&self.rows, batch.slot))?;
-                    }
-                    let (route, landings) = (&routes[batch.slot], landing.of_ranks());
-                    rails.send::<T>(lane, self.rail_context(), route, batch, landings)?;
-                }
-            }
-        }
-        // SAFETY: the caller vouches for it.
-        unsafe { self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send::<T>(lane, batch.slot)) }
-    }
-
-    /// Enqueues sending only the rows that every rank stores, to this rank itself.
-    ///
-    /// # Safety
-    /// As for [`NodeTables::send`].
-    unsafe fn send_own<T: Element>(&self, lane: &Lane, send: Send) -> Result<()> {
-        // Sends to no other ranks: these lists come after those of the ranks.
-        let ranks = self.exchange.layout.ranks;
-        let own =
-            Send { firsts: send.firsts.element(ranks), counts: send.counts.element(ranks), ranks: 0, ..send };
-        // SAFETY: there is such a list for each rank; the caller vouches for the rest.
-        Ok(unsafe { own.enqueue::<T>(lane, (self.blocks(lane), 1)) }?)
+        unsafe { self.exchange.send::<T>(self, lane, batch) }
     }
 
     /// The last part of [`NodeTables::look_up`], for measuring it separately: pools the received rows.
@@ -453,20 +319,8 @@ impl NodeTables {
         samples: usize,
         vectors: Vectors<T>,
     ) -> Result<()> {
-        self.check_element::<T>();
         // SAFETY: the caller vouches for all of this.
-        unsafe {
-            self.exchange.pool(lane, batch, samples, vectors)?;
-            match (&self.pooled, vectors) {
-                (None, _) => Ok(()),
-                (Some(pooled), Vectors::Elements(vectors) | Vectors::WithKeys { vectors, .. }) => {
-                    pooled.add(lane, batch, vectors)
-                }
-                (Some(_), Vectors::Fp8(_)) => {
-                    panic!("bags that owners pool are added to vectors of elements")
-                }
-            }
-        }
+        unsafe { self.exchange.pool(self, lane, batch, samples, vectors) }
     }
 
     /// Whether vectors can be written in fp8: if they are short enough, and owners pool no bags.
@@ -499,8 +353,8 @@ impl NodeTables {
         // SAFETY: the caller vouches for all of this.
         unsafe {
             self.sums.reduce(lane, &self.exchange.layout, route, features, batch, gradients)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| {
-                pooled.send_gradients(lane, batch, gradients, self.traffic.pointer())
+            self.pooled().map_or(Ok(()), |(rows, bags)| {
+                bags.send_gradients(lane, rows, batch, gradients, self.traffic.pointer())
             })
         }
     }
@@ -528,10 +382,10 @@ impl NodeTables {
     /// # Errors
     /// If the driver or NCCL reports an error.
     pub unsafe fn carry_back(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
-        let Some(rails) = &self.rails else { return Ok(()) };
-        let route = &self.exchange.routes[batch.slot];
+        let Some(rails) = &self.exchange.rails else { return Ok(()) };
+        let (own, route) = (self.exchange.rail_context(self), &self.exchange.routes[batch.slot]);
         // SAFETY: the caller vouches for all of this.
-        unsafe { rails.carry_back(lane, self.rail_context(), route, batch.size, &self.sums) }
+        unsafe { rails.carry_back(lane, own, route, batch.size, &self.sums) }
     }
 
     /// Enqueues the update of each of this rank's rows that any rank looked up in the batch in the batch slot, by its
@@ -545,8 +399,9 @@ impl NodeTables {
     /// # Errors
     /// If the driver reports an error.
     pub unsafe fn update(&self, lane: &Lane, batch: RoutedBatch, inputs: UpdateInputs) -> Result<()> {
-        let (layout, route) = (&self.exchange.layout, &self.exchange.routes[batch.slot]);
-        let owned = match &self.rails {
+        let BatchExchange { layout, routes, rails, .. } = &self.exchange;
+        let route = &routes[batch.slot];
+        let owned = match rails {
             Some(rails) => rails.owned(batch.slot),
             None => OwnerUpdates {
                 rows: route.union.pointer(),
@@ -580,10 +435,10 @@ impl NodeTables {
             if let Some(squares) = &self.squares {
                 update.share_squares(lane, vectors, blocks)?;
                 self.meet(lane)?;
-                self.rails.iter().try_for_each(|rails| squares.exchange(lane, rails, batch.size))?;
+                rails.iter().try_for_each(|rails| squares.exchange(lane, rails, batch.size))?;
             }
             update.enqueue(lane, vectors, blocks)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, batch.slot, inputs))?;
+            self.pooled().map_or(Ok(()), |(rows, bags)| rows.update(lane, bags, batch.slot, inputs))?;
         }
         // Marks have one bit per row of the rank, wherever it is stored.
         self.rows.mark(lane, owned.rows, owned.rows_count, inputs.stop)
@@ -595,7 +450,10 @@ impl NodeTables {
     /// If there is not enough memory.
     pub fn track_updates(&mut self) -> Result<()> {
         self.rows.track_updates(&self.exchange.layout)?;
-        self.pooled.as_mut().map_or(Ok(()), PooledTables::track_updates)
+        match (&mut self.pooled, &self.exchange.bags) {
+            (Some(rows), Some(bags)) => rows.track_updates(bags),
+            _ => Ok(()),
+        }
     }
 
     /// The rows of this rank, for reading and writing once the lane has finished all enqueued work. Of rows that all
@@ -607,10 +465,10 @@ impl NodeTables {
             &self.rows,
             self.tier.as_ref(),
         );
-        match &self.pooled {
+        match self.pooled() {
             None => rows,
-            Some(pooled) => {
-                rows.with_pooled(&self.exchange.layout, self.rank, pooled.received(), pooled.rows())
+            Some((pooled, bags)) => {
+                rows.with_pooled(&self.exchange.layout, self.rank, &bags.received, pooled.store())
             }
         }
     }
@@ -640,15 +498,15 @@ impl NodeTables {
     /// # Errors
     /// If the driver reports an error.
     pub unsafe fn count_traffic(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
-        let bytes = self.traffic.bytes;
+        let (bytes, bags) = (self.traffic.bytes, self.exchange.bags.as_ref());
         let between = |rails: &Rails| {
             let squares = self.squares.as_ref().map_or(0, |squares| squares.message_bytes(rails, batch.size));
-            let bags = self.pooled.as_ref().map_or(0, PooledTables::bytes_between_nodes);
+            let bags = bags.map_or(0, PooledBags::bytes_between_nodes);
             rails.message_bytes(&self.exchange.layout, bytes, batch.size) + squares + bags
         };
         let messages = MessageBytes {
-            within: self.pooled.as_ref().map_or(0, PooledTables::message_bytes),
-            between: self.rails.as_ref().map(between),
+            within: bags.map_or(0, PooledBags::message_bytes),
+            between: self.exchange.rails.as_ref().map(between),
         };
         // SAFETY: the caller vouches for it.
         unsafe { self.traffic.add(lane, &self.exchange.routes[batch.slot], messages) }
@@ -677,18 +535,10 @@ impl NodeTables {
     /// If the lane's work failed.
     pub fn snapshot(&self, lane: &Lane, batch_slot: usize) -> Result<RouteSnapshot> {
         let mut snapshot = self.exchange.routes[batch_slot].read(lane, &self.exchange.layout)?;
-        if let Some(rails) = &self.rails {
+        if let Some(rails) = &self.exchange.rails {
             snapshot.named = rails.read(lane, batch_slot)?;
         }
         Ok(snapshot)
-    }
-
-    /// Waits for the lane, and returns an error if ids of batches of an exchange were out of range.
-    ///
-    /// # Errors
-    /// In that case, and if the lane's work failed.
-    pub fn check_exchange(&self, lane: &Lane, exchange: &RowExchange) -> Result<()> {
-        check_ids(exchange.router.faults(lane)?)
     }
 
     /// Waits for the lane, and returns errors found on the GPU.
@@ -698,8 +548,7 @@ impl NodeTables {
     pub fn check(&self, lane: &Lane) -> Result<()> {
         self.barrier.check(lane)?;
         self.route_barrier.check(lane)?;
-        let of_pooled = self.pooled.as_ref().map_or(Ok(0), |pooled| pooled.faults(lane))?;
-        check_ids(self.exchange.router.faults(lane)? + of_pooled)
+        self.exchange.check(lane)
     }
 
     /// As [`NodeTables::check`] for what this rank's barriers have found so far; without waiting.
@@ -713,8 +562,7 @@ impl NodeTables {
 
     /// Bytes of this rank's memory that peers access, without checksums and sizes.
     pub fn shared_bytes(&self) -> usize {
-        let of_routes = self.exchange.routes.iter().map(|route| route.list.bytes() + route.starts.bytes());
-        let pooled = self.pooled.as_ref().map_or(0, PooledTables::shared_bytes);
-        self.exchange.landing.shared_bytes() + self.sums.shared_bytes() + of_routes.sum::<usize>() + pooled
+        let pooled = self.pooled.as_ref().map_or(0, |rows| rows.gradients().bytes());
+        self.exchange.shared_bytes() + self.sums.shared_bytes() + pooled
     }
 }

@@ -2,38 +2,35 @@
 //! the parts of all ranks' bags.
 //!
 //! To an owner, the parts of bags that ranks send it are ragged columns, one for each rank and feature; the rows that
-//! it owns are tables on one GPU. So their route, vectors and update are those of [`crate::cuda::LocalTables`], except
-//! that vectors are written to the ranks whose bags they belong to, and gradients come from there.
+//! it owns are tables on one GPU ([`super::pooled_rows`]). So their route, vectors and update are those of
+//! [`crate::cuda::LocalTables`], except that vectors are written to the ranks whose bags they belong to, and gradients
+//! come from there.
 //!
 //! Over several nodes, the bags that a rank splits among the owners of its node are parts of the bags of its rail's
 //! ranks ([`super::bag_rails`]), node by node; all else is the same.
 
-use half::{bf16, f16};
 use rankine_cuda::kernels::{
-    self, Addresses, Element, ElementKind, LinkCounts, LookUp, LookUpTask, PooledFeature, RANKS_MAX,
-    SparseUpdate,
+    self, Addresses, Element, LinkCounts, LookUp, LookUpTask, PooledFeature, RANKS_MAX,
 };
 use rankine_cuda::{Buffer, Lane, Peers, Pointer, Rail, SharedBuffer};
 use rankine_topology::{LocalRank, Rank, Topology};
 
 use crate::cuda::error::{Error, Result};
 use crate::cuda::exchange::bag_rails::{BagRails, BagSpacing};
+use crate::cuda::exchange::pooled_rows::PooledRows;
 use crate::cuda::layout::pooled::PooledSizes;
 use crate::cuda::layout::{Ids, Layout};
 use crate::cuda::local::route::LocalRoute;
 use crate::cuda::routing::router::Router;
-use crate::cuda::storage::RowStore;
-use crate::cuda::{InitialWeights, POISON, RoutedBatch, UpdateInputs, blocks};
+use crate::cuda::{POISON, RoutedBatch, blocks};
 
-/// One rank's share of tables whose owners pool.
+/// One rank's part of the exchange of bags that owners pool, for batches of one size.
 #[derive(Debug)]
-pub(crate) struct PooledTables {
+pub(crate) struct PooledBags {
     local_rank: LocalRank,
     /// Ranks of the node.
     ranks: usize,
-    seed: u64,
     sizes: PooledSizes,
-    element: ElementKind,
     topology: Topology,
     /// Elements of a sample's vectors in the rank's batch.
     stride: usize,
@@ -48,30 +45,26 @@ pub(crate) struct PooledTables {
     landing: SharedBuffer<u32>,
     faults: Buffer<u32>,
     /// As an owner: the layout of the parts of all ranks, to which its rows are tables.
-    received: Layout,
-    /// `[sample][rank][width]`: gradients of bags, written here by the ranks.
-    gradients: SharedBuffer<u32>,
-    rows: RowStore,
-    router: Router,
+    pub(super) received: Layout,
+    pub(super) router: Router,
     /// Features that look up for each rank, with positions in that rank's landing.
     look_up_features: Buffer<kernels::Feature>,
     tasks: Vec<(Buffer<LookUpTask>, [u32; LookUpTask::KINDS])>,
     received_samples: Buffer<u32>,
-    sums: Buffer<f32>,
-    routes: Vec<PooledRoute>,
+    pub(super) routes: Vec<PooledRoute>,
 }
 
 /// The parts of a batch.
 #[derive(Debug)]
-struct PooledRoute {
+pub(super) struct PooledRoute {
     /// `[owner][feature][samples + 1]`: where the parts of the rank's own bags start.
     starts: Buffer<u32>,
     /// As an owner: `[rank][feature][samples + 1]`, the ids, and the factors of those that have weights.
-    their_starts: SharedBuffer<u32>,
+    pub(super) their_starts: SharedBuffer<u32>,
     their_ids: SharedBuffer<u32>,
     their_factors: Option<SharedBuffer<u32>>,
     /// As an owner: the route of the rows that these name.
-    route: LocalRoute,
+    pub(super) route: LocalRoute,
 }
 
 impl PooledRoute {
@@ -88,15 +81,12 @@ impl PooledRoute {
     }
 }
 
-impl PooledTables {
-    /// The pooled tables of a layout, `None` if there are none; see [`crate::cuda::NodeTables::initialized`]. A
-    /// collective call.
-    pub(crate) fn initialized<T: Element>(
+impl PooledBags {
+    /// The exchange of a layout's pooled bags, whose vectors travel as `T`; `None` if there are none. A collective call.
+    pub(crate) fn new<T: Element>(
         peers: &Peers,
         rails: Option<(&Rail, &Rail)>,
         layout: &Layout,
-        lane: &Lane,
-        weights: InitialWeights,
         routes: usize,
     ) -> Result<Option<Self>> {
         if layout.pooled.is_empty() {
@@ -105,13 +95,11 @@ impl PooledTables {
         let (device, rank, ranks) = (peers.device(), peers.rank(), peers.ranks());
         let (received, sizes) = (layout.received(rank)?, PooledSizes::new(layout, size_of::<T>()));
         let width = sizes.width;
-        let (landing, gradients) = {
+        let landing = {
             let _exchange = device.purpose("exchange");
-            let words = (ranks * received.samples * width * size_of::<T>()).div_ceil(4);
-            (peers.share(words, POISON)?, peers.share(words, POISON)?)
+            peers.share((ranks * received.samples * width * size_of::<T>()).div_ceil(4), POISON)?
         };
         let _routes = device.purpose("routes");
-        let shards = layout.pooled_shards(rank, &received);
         let look_up_features: Vec<_> = received
             .kernel_features(Rank(0))
             .into_iter()
@@ -125,14 +113,11 @@ impl PooledTables {
             let (tasks, counts) = received.look_up_tasks_of(&look_up_features, of * each..(of + 1) * each);
             Ok::<_, Error>((Buffer::of(device, &tasks)?, counts))
         });
-        let sums = SparseUpdate::<f32>::parts_len(received.look_ups(), received.vectors());
         let rails = rails.map(|rails| BagRails::new(device, layout, rails, sizes, routes));
-        let pooled = Self {
+        Ok(Some(Self {
             local_rank: peers.local_rank(),
             ranks,
-            seed: weights.seed,
             sizes,
-            element: T::KIND,
             topology: layout.topology(),
             stride: layout.stride,
             rails: rails.transpose()?,
@@ -140,22 +125,13 @@ impl PooledTables {
             samples: Buffer::of(device, &[layout.samples as u32])?,
             landing,
             faults: Buffer::filled(device, 1, 0)?,
-            gradients,
-            rows: RowStore::uninitialized(device, received.rank_words(Rank(0)), &shards)?,
             router: Router::new(device, &received, Rank(0))?,
             tasks: tasks.collect::<Result<_>>()?,
             look_up_features: Buffer::of(device, &look_up_features)?,
             received_samples: Buffer::of(device, &[received.samples as u32])?,
-            sums: Buffer::filled(device, sums, POISON)?,
             routes: (0..routes).map(|_| PooledRoute::new(peers, layout, &received)).collect::<Result<_>>()?,
             received,
-        };
-        let bounds = layout.bounds(&layout.pooled, weights);
-        // SAFETY: the rows were just allocated for these shards.
-        unsafe {
-            pooled.rows.initialize(lane, &shards, &bounds, pooled.received.row_numbers(), weights.seed)
-        }?;
-        Ok(Some(pooled))
+        }))
     }
 
     /// Exchanges something between nodes, if there are several: NCCL's operations must run before anything is captured.
@@ -175,12 +151,6 @@ impl PooledTables {
         let starts = of_rank * sizes.features * (self.received.samples + 1);
         let own_ids = of_rank * (self.received.ids() / self.ranks);
         let own_factors = of_rank * (self.received.factors() / self.ranks);
-        let at = |of_ranks: [Pointer<u32>; RANKS_MAX], offset: usize| {
-            Addresses::of_ranks(std::array::from_fn(|rank| match rank < self.ranks {
-                true => of_ranks[rank].element(offset),
-                false => Pointer::NULL,
-            }))
-        };
         kernels::Pooling {
             features: self.features.pointer(),
             ids: bags.ids,
@@ -188,17 +158,14 @@ impl PooledTables {
             offsets: bags.offsets,
             samples_count: bags.samples,
             starts: route.starts.pointer(),
-            their_starts: at(route.their_starts.of_ranks(), starts),
-            their_ids: at(route.their_ids.of_ranks(), own_ids),
+            their_starts: self.at(&route.their_starts, starts),
+            their_ids: self.at(&route.their_ids, own_ids),
             their_factors: match &route.their_factors {
-                Some(factors) => at(factors.of_ranks(), own_factors),
+                Some(factors) => self.at(factors, own_factors),
                 None => Addresses::NONE,
             },
             parts: self.landing.pointer(),
-            their_gradients: at(
-                self.gradients.of_ranks(),
-                of_rank * sizes.width * sizes.element_bytes / size_of::<u32>(),
-            ),
+            their_gradients: Addresses::NONE,
             vectors: Addresses::NONE,
             gradients: Pointer::NULL,
             faults: self.faults.pointer(),
@@ -217,8 +184,17 @@ impl PooledTables {
             stride: if self.rails.is_some() { sizes.width } else { self.stride } as u32,
             rank: of_rank as u32,
             contained: 0,
-            reserved: 0,
+            added: sizes.samples as u32,
         }
+    }
+
+    /// The addresses, in each rank's memory, of an element of a shared buffer.
+    fn at(&self, shared: &SharedBuffer<u32>, element: usize) -> Addresses {
+        let of_ranks = shared.of_ranks();
+        Addresses::of_ranks(std::array::from_fn(|rank| match rank < self.ranks {
+            true => of_ranks[rank].element(element),
+            false => Pointer::NULL,
+        }))
     }
 
     /// Enqueues splitting the rank's bags into parts and sending their ids to the owners.
@@ -263,14 +239,19 @@ impl PooledTables {
     ///
     /// # Safety
     /// As for [`crate::cuda::NodeTables::look_up`].
-    pub(crate) unsafe fn send<T: Element>(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
+    pub(crate) unsafe fn send<T: Element>(
+        &self,
+        lane: &Lane,
+        rows: &PooledRows,
+        batch_slot: usize,
+    ) -> Result<()> {
         let (ids, samples) = (self.received_ids(batch_slot), self.received.samples);
         for turn in 1..=self.ranks {
             // Each owner starts with a different rank and ends with itself.
             let to = (self.local_rank.0 + turn) % self.ranks;
             let (tasks, counts) = &self.tasks[to];
             let look_up = LookUp::<T> {
-                tables: self.rows.table.pointer(),
+                tables: rows.store().table.pointer(),
                 features: self.look_up_features.pointer(),
                 tasks: tasks.pointer(),
                 ids: ids.ids,
@@ -293,7 +274,7 @@ impl PooledTables {
         Ok(())
     }
 
-    /// Enqueues adding up what owners have pooled.
+    /// Enqueues adding up what owners have pooled for the first `samples` samples.
     ///
     /// # Safety
     /// As for [`crate::cuda::NodeTables::look_up`].
@@ -301,6 +282,7 @@ impl PooledTables {
         &self,
         lane: &Lane,
         batch: RoutedBatch,
+        samples: usize,
         vectors: Pointer<T>,
     ) -> Result<()> {
         let of_rank = {
@@ -308,30 +290,36 @@ impl PooledTables {
             vectors_at[0] = vectors.cast();
             Addresses::of_ranks(vectors_at)
         };
-        let to = self.rails.as_ref().map_or(of_rank, BagRails::vectors);
-        let kernel = kernels::Pooling { vectors: to, ..self.kernel(batch) };
+        let (kernel, blocks) = (self.kernel(batch), self.blocks(lane, self.topology.nodes()));
         // SAFETY: the parts have arrived; the caller vouches for the rest.
         unsafe {
-            kernel.add::<T>(lane, self.blocks(lane, self.topology.nodes()))?;
-            let Some(rails) = &self.rails else { return Ok(()) };
-            rails.add::<T>(lane, (batch, of_rank), self.blocks(lane, 1))
+            let Some(rails) = &self.rails else {
+                let kernel = kernels::Pooling { vectors: of_rank, added: samples as u32, ..kernel };
+                return Ok(kernel.add::<T>(lane, blocks)?);
+            };
+            // Other nodes may look up more samples than this one.
+            kernels::Pooling { vectors: rails.vectors(), ..kernel }.add::<T>(lane, blocks)?;
+            rails.add::<T>(lane, (batch, samples), of_rank, self.blocks(lane, 1))
         }
     }
 
-    /// Enqueues sending bags' gradients to each owner of a part, and counting what crosses links for the parts: in
-    /// `counts` within the node, and in the counters after it between nodes.
+    /// Enqueues sending bags' gradients to the `rows` of each owner of a part, and counting what crosses links for the
+    /// parts: in `counts` within the node, and in the counters after it between nodes.
     ///
     /// # Safety
     /// As for [`crate::cuda::NodeTables::reduce`].
     pub(crate) unsafe fn send_gradients<T: Element>(
         &self,
         lane: &Lane,
+        rows: &PooledRows,
         batch: RoutedBatch,
         gradients: Pointer<T>,
         counts: Pointer<LinkCounts>,
     ) -> Result<()> {
         let of_bags = self.rails.as_ref().map_or(gradients.cast(), BagRails::gradients);
-        let kernel = kernels::Pooling { counts, gradients: of_bags, ..self.kernel(batch) };
+        let begin = self.local_rank.0 * self.sizes.width * self.sizes.element_bytes / size_of::<u32>();
+        let their_gradients = self.at(rows.gradients(), begin);
+        let kernel = kernels::Pooling { counts, gradients: of_bags, their_gradients, ..self.kernel(batch) };
         // SAFETY: each owner has room for the gradients of all ranks' samples; the caller vouches for the rest.
         unsafe {
             if let Some(rails) = &self.rails {
@@ -341,67 +329,9 @@ impl PooledTables {
         }
     }
 
-    /// Enqueues the update of this owner's rows that any part names.
-    ///
-    /// # Safety
-    /// As for [`crate::cuda::NodeTables::update`].
-    pub(crate) unsafe fn update(&self, lane: &Lane, batch_slot: usize, inputs: UpdateInputs) -> Result<()> {
-        // SAFETY: the caller vouches for it.
-        unsafe {
-            match self.element {
-                ElementKind::F32 => self.update_from::<f32>(lane, batch_slot, inputs),
-                ElementKind::Bf16 => self.update_from::<bf16>(lane, batch_slot, inputs),
-                ElementKind::F16 => self.update_from::<f16>(lane, batch_slot, inputs),
-            }
-        }
-    }
-
-    unsafe fn update_from<T: Element>(
-        &self,
-        lane: &Lane,
-        batch_slot: usize,
-        inputs: UpdateInputs,
-    ) -> Result<()> {
-        let (layout, route) = (&self.received, &self.routes[batch_slot].route);
-        let update = SparseUpdate::<T> {
-            pairs: route.sorted.pointer(),
-            count: route.counts.pointer(),
-            rows: route.rows.pointer(),
-            features: self.router.features.pointer(),
-            offsets: self.routes[batch_slot].their_starts.pointer(),
-            factors: route.factors.pointer(),
-            gradients: self.gradients.pointer().cast(),
-            parts: self.sums.pointer(),
-            context: self.rows.update_context(inputs, self.seed),
-            sample_bits: layout.sample_bits(),
-            stride: layout.stride as u32,
-            vectors: layout.vectors() as u32,
-            keys: layout.elements() as u32,
-        };
-        // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
-        // vouches for the rest.
-        unsafe { update.enqueue(lane, layout.look_ups() as u32, layout.is_lean()) }?;
-        self.rows.mark(lane, route.rows.pointer(), route.counts.pointer().element(1), inputs.stop)
-    }
-
     /// Blocks per feature and source of bags.
     fn blocks(&self, lane: &Lane, sources: usize) -> u32 {
         blocks(lane.device()).div_ceil((sources * self.features.len()) as u32)
-    }
-
-    /// Tracks, from the work enqueued next on, which rows are updated.
-    pub(crate) fn track_updates(&mut self) -> Result<()> {
-        self.rows.track_updates(&self.received)
-    }
-
-    /// The rows that the rank owns, as tables on one GPU: one per pooled part of the layout.
-    pub(crate) fn received(&self) -> &Layout {
-        &self.received
-    }
-
-    /// These rows.
-    pub(crate) fn rows(&self) -> &RowStore {
-        &self.rows
     }
 
     /// Waits for the lane, and returns how many ids were out of range.
@@ -423,13 +353,13 @@ impl PooledTables {
         self.rails.as_ref().map_or(0, BagRails::message_bytes)
     }
 
-    /// Bytes of this rank's memory that peers access.
+    /// Bytes of this rank's memory that peers access, without gradients.
     pub(crate) fn shared_bytes(&self) -> usize {
         let of_route = |route: &PooledRoute| {
             let factors = route.their_factors.as_ref().map_or(0, |factors| factors.bytes());
             route.their_starts.bytes() + route.their_ids.bytes() + factors
         };
         let of_routes = self.routes.iter().map(of_route);
-        self.landing.bytes() + self.gradients.bytes() + of_routes.sum::<usize>()
+        self.landing.bytes() + of_routes.sum::<usize>()
     }
 }

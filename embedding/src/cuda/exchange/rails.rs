@@ -111,8 +111,7 @@ pub(crate) struct RailContext<'a> {
 }
 
 impl Rails {
-    /// Creates a rank's part, and runs each collective once. `lists` is for routes, `rows` for everything else. A
-    /// collective call.
+    /// Creates a rank's part. `lists` is for routes, `rows` for everything else.
     pub(crate) fn new(
         cluster: &Cluster,
         layout: &Layout,
@@ -136,7 +135,7 @@ impl Rails {
         };
         let _exchange = device.purpose("exchange between nodes");
         let words = nodes * stride * layout.wire_width() * bytes.row.max(bytes.sum) / 4;
-        let rails = Self {
+        Ok(Self {
             lists: lists.clone(),
             rows: rows.clone(),
             sizes: sizes(layout.round_rows(), capacity),
@@ -148,33 +147,32 @@ impl Rails {
             owned: Buffer::filled(device, words, 0)?,
             firsts: Buffer::filled(device, nodes, 0)?,
             longest: PinnedBuffer::zeroed(device, routes)?,
-        };
-        // NCCL allocates at the first use of each operation, which must not run while other ranks still allocate.
-        cluster.gather(0_u8)?;
-        rails.warm_up(layout, bytes)?;
-        cluster.gather(0_u8)?;
-        Ok(rails)
+        })
     }
 
     /// Exchanges zeros in every size, so that NCCL has its connections before anything is captured.
-    fn warm_up(&self, layout: &Layout, bytes: ElementBytes) -> Result<()> {
-        let lane = Lane::new(self.outgoing.device())?;
-        // SAFETY: all buffers belong to this value, and the lane is waited for.
+    pub(crate) fn warm_up(&self, lane: &Lane, layout: &Layout, bytes: ElementBytes) -> Result<()> {
+        // SAFETY: all buffers belong to this value, and the caller waits for the lane.
         unsafe {
-            self.exchange_lists(&lane, 0, 0..RAIL_HEADER + self.sizes[0])?;
+            self.exchange_lists(lane, 0, 0..RAIL_HEADER + self.sizes[0])?;
             for (size, pair) in self.sizes.windows(2).enumerate() {
                 debug_assert!(pair[0] < pair[1]);
-                self.exchange_lists(&lane, 0, self.rest_of_lists(size + 1))?;
+                self.exchange_lists(lane, 0, self.rest_of_lists(size + 1))?;
             }
             for &size in &self.sizes {
                 for (bytes, rows) in [(bytes.row, size.min(self.wanted_max)), (bytes.sum, size)] {
                     let row_bytes = layout.wire_width() * bytes;
                     let (from, to) = (&self.owned, &self.asked);
-                    self.exchange_rows(&lane, RowMessages { name: "rows", from, to, row_bytes, rows })?;
+                    self.exchange_rows(lane, RowMessages { name: "rows", from, to, row_bytes, rows })?;
                 }
             }
         }
-        self.wait(&lane)
+        Ok(())
+    }
+
+    /// The rails of lists, and of rows.
+    pub(crate) fn of_messages(&self) -> (&Rail, &Rail) {
+        (&self.lists, &self.rows)
     }
 
     /// Waits for the work enqueued on a lane, and fails if another node does not take part.

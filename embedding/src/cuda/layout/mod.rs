@@ -310,11 +310,13 @@ impl Layout {
         Ok(self)
     }
 
-    /// Sets another number of samples per rank.
+    /// Sets another number of samples per rank. The smallest messages between nodes grow or shrink in proportion.
     ///
     /// # Errors
     /// If something is too large for kernels to number.
     pub fn with_samples(mut self, samples: usize) -> Result<Self> {
+        let before = self.samples.max(1);
+        self.rounds.iter_mut().for_each(|rows| *rows = rows.saturating_mul(samples).div_ceil(before));
         self.samples = samples;
         self.number()?;
         Ok(self)
@@ -618,6 +620,25 @@ mod tests {
                 assert!(layout.span >= layout.row_numbers());
             }
         }
+    }
+
+    #[test]
+    fn messages_between_nodes_grow_with_the_batch() {
+        let (tables, features) = (tables(&[5, 90_000]), [feature(0, 0), feature(1, 8)]);
+        let layout = Layout::new(4, 30, 16, &tables, &[Hotness::Fixed(3)], &features).unwrap();
+        let layout = layout.with_nodes(2).unwrap();
+        let round = |vectors| RoundCapacity { vectors, ids: 1 };
+        let plans = tables.iter().zip([round(20), round(50)]);
+        let plans =
+            plans.map(|(table, round)| TablePlan { round, ..TablePlan::row_wise(table, Exchange::Rows) });
+        let topology = Topology::new(4, 2).unwrap();
+        let plan = EmbeddingPlan { topology, tables: plans.collect() };
+        let layout = layout.with_plan(&plan).unwrap();
+        // A rank has at most two of the five rows, and at most 2 * 30 * 3 of the others are named.
+        assert_eq!((layout.round_rows(), layout.node_max()), (2 + 50, 2 + 180));
+        let rows = |samples| layout.clone().with_samples(samples).unwrap().round_rows();
+        assert_eq!([rows(30), rows(300), rows(10), rows(1)], [2 + 50, 2 + 500, 2 + 17, 1 + 2]);
+        assert_eq!(layout.clone().with_samples(300).unwrap().node_max(), 2 + 1800);
     }
 
     #[test]

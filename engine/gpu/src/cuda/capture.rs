@@ -93,17 +93,17 @@ impl<T: Element> Capture<'_, T> {
         context.barrier()?;
         // SAFETY: as above.
         let timed = |size| unsafe { capture_timed(iteration_of(0, size), &lanes) };
-        let timed = TimedGraphs::new((0..tables.sizes()).map(timed).collect::<Result<_, _>>()?);
+        let timed = TimedGraphs::new((0..tables.sizes(None)).map(timed).collect::<Result<_, _>>()?);
         let (mut iterations, mut of_slots) = (Vec::new(), Vec::new());
         for slot in 0..inputs.len() {
             // SAFETY: as above.
             let route = || unsafe { iteration_of(slot, 0).route(routes) };
             let first = tables.are_routed().then(|| Graph::capture(routes, route)).transpose()?;
             let (mut of_sizes, mut rests) = (Vec::new(), Vec::new());
-            for size in 0..tables.sizes() {
+            for size in 0..tables.sizes(None) {
                 let iteration = iteration_of(slot, size);
                 // SAFETY: as above.
-                let rest = || unsafe { tables.route_rest(routes, iteration.batch()) };
+                let rest = || unsafe { tables.route_rest(routes, None, iteration.batch()) };
                 // SAFETY: as above.
                 let all = || unsafe { iteration.enqueue_all(&lanes) };
                 rests.push((size > 0).then(|| Graph::capture(routes, rest)).transpose()?);

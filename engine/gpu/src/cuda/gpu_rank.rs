@@ -37,7 +37,7 @@ use super::rank::RankModel;
 use super::scoring::{PlannedScoring, Scoring};
 use super::setup::ModelSetup;
 use super::slots::{BatchSlot, BatchSlots, unpacker_of};
-use super::tables::Tables;
+use super::tables::{ScoredTables, Tables};
 
 /// A rank with everything that its steps need.
 #[derive(Debug)]
@@ -204,7 +204,7 @@ impl<T: Element> GpuRank<T> {
         {
             self.finish_first()?;
         }
-        let running = self.input_follows();
+        let running = self.input_follows(trains);
         let Self { slots, scoring, main, copies, routes, faults, setup, context, tables, dynamic, .. } = self;
         let overlaps = setup.execution.overlaps;
         let copies_overlap = overlaps.has(Overlap::Input);
@@ -254,8 +254,9 @@ impl<T: Element> GpuRank<T> {
     /// follows. So unpacking, and building the route, run beside the look-ups and not beside matrix products, each of
     /// which takes as long as its slowest multiprocessor. With messages of several sizes the host waits for the route,
     /// which therefore begins as early as possible.
-    fn input_follows(&self) -> Option<usize> {
-        let waits = self.setup.execution.overlaps.has(Overlap::Input) && self.tables.sizes() == 1;
+    fn input_follows(&self, trains: bool) -> Option<usize> {
+        let waits =
+            self.setup.execution.overlaps.has(Overlap::Input) && self.tables.sizes(self.scored(trains)) == 1;
         (waits && self.in_flight.len() > 1).then(|| self.in_flight[0].slot)
     }
 
@@ -278,11 +279,11 @@ impl<T: Element> GpuRank<T> {
     /// enqueues the rest of the route. If there are several size classes it waits for the first part of the route;
     /// meanwhile the iteration before is running.
     fn size(&mut self, slot: usize, trains: bool) -> Result<usize> {
-        if self.tables.sizes() == 1 {
+        if self.tables.sizes(self.scored(trains)) == 1 {
             return Ok(0);
         }
         self.wait_for(&self.slots_of(trains).slots[slot].routed)?;
-        let size = self.tables.size_needed(slot);
+        let size = self.tables.size_needed(self.scored(trains), slot);
         let (slot, lane) = self.slot_and_lane(slot, trains);
         // SAFETY: the buffers that the graph was captured with are this value's.
         unsafe { slot.enqueue_rest(size, lane) }?;
@@ -306,6 +307,11 @@ impl<T: Element> GpuRank<T> {
     /// Returns the slots of batches that are learned from, or of batches that are scored.
     fn slots_of(&self, trains: bool) -> &BatchSlots {
         if trains { &self.slots } else { &self.scoring.slots }
+    }
+
+    /// Returns what looks up batches that are scored, unless they are learned from.
+    fn scored(&self, trains: bool) -> Option<&ScoredTables> {
+        (!trains).then_some(&self.scoring.tables)
     }
 
     /// Waits until a moment has passed; with several ranks at most as long as ranks wait for each other.
@@ -433,7 +439,7 @@ impl<T: Element> RankModel for GpuRank<T> {
         }
         self.tables.finish(&self.main)?;
         self.tables.check(&self.main)?;
-        Ok(self.tables.check_scored(&self.main, &self.scoring.tables)?)
+        Ok(Tables::check_scored(&self.main, &self.scoring.tables)?)
     }
 
     fn take_outcomes(&mut self) -> Vec<StepOutcome> {
@@ -578,7 +584,7 @@ impl<T: Element> RankModel for GpuRank<T> {
         // SAFETY: all of it lives until the lane has been waited for, and is of the same model and batch size.
         unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
         self.main.synchronize()?;
-        iteration.size = self.tables.size_needed(0);
+        iteration.size = self.tables.size_needed(None, 0);
         // SAFETY: as above.
         unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
         let sizes = self.sizes()?;

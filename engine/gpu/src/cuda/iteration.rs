@@ -126,7 +126,7 @@ impl<T: Element> Iteration<'_, T> {
             }
             let batch = self.batch();
             tables.route(lane, batch)?;
-            tables.route_rest(lane, batch)
+            tables.route_rest(lane, None, batch)
         }
     }
 

@@ -20,16 +20,17 @@ pub(super) fn choose<R>(
     create: impl Fn(usize) -> Result<R>,
 ) -> Result<usize> {
     let (wanted, trained) = (setup.batches.score_size, setup.batches.batch_size);
-    let largest = match wanted {
-        ScoreSize::Fixed(size) if size > trained && !setup.scores_together() => {
+    let largest = match (wanted, &setup.tier) {
+        (wanted, None) => wanted.batches_max(trained, setup.topology().ranks()),
+        (ScoreSize::Fixed(size), Some(_)) if size > trained => {
             let why = format!(
-                "is more than train.batch_size = {trained}, the most that GPUs score at a time on several \
-                nodes, or if owners pool bags (exchange = \"pooled\")"
+                "is more than train.batch_size = {trained}, the most that GPUs score at a time with rows in \
+                host memory"
             );
             return Err(Error::ScoreSize { size, why });
         }
-        ScoreSize::Auto { .. } if !setup.scores_together() => 1,
-        wanted => wanted.batches_max(trained, setup.topology().ranks()),
+        // The rows that are copied from host memory for a batch have room for a training batch.
+        (_, Some(_)) => 1,
     };
     if !setup.measures_memory {
         return Ok(if matches!(wanted, ScoreSize::Fixed(_)) { largest } else { 1 });

@@ -99,7 +99,7 @@ impl PlannedScoring {
         let Self { inputs, tables, batches, plans } = self;
         let ScoringParts { main, routes, .. } = parts;
         let (mut passes, mut of_slots) = (Vec::new(), Vec::new());
-        let classes = parts.tables.sizes();
+        let classes = parts.tables.sizes(Some(&tables));
         for (slot, input) in inputs.iter().map(InputSlot::input).enumerate() {
             let batch = |class: usize| RoutedBatch { ids: input.ids, slot, size: class };
             // SAFETY: all of it lives as long as the rank, and is of the same model and number of samples.
@@ -107,7 +107,7 @@ impl PlannedScoring {
             let first = parts.tables.are_routed().then(|| Graph::capture(routes, route)).transpose()?;
             let rest = |class: usize| {
                 // SAFETY: as above.
-                let rest = || unsafe { parts.tables.route_rest(routes, batch(class)) };
+                let rest = || unsafe { parts.tables.route_rest(routes, Some(&tables), batch(class)) };
                 (class > 0).then(|| Graph::capture(routes, rest)).transpose()
             };
             let rests = (0..classes).map(rest).collect::<Result<_>>()?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rankine_cuda::blas::{Algorithms, Compute};
 use rankine_cuda::nccl::CollNet;
 use rankine_cuda::{CopyGate, Device};
-use rankine_embedding::{EmbeddingPlan, Exchange, TierPlan};
+use rankine_embedding::{EmbeddingPlan, TierPlan};
 use rankine_job::Precision;
 use rankine_launch::ProcessGroup;
 use rankine_reader::schema;
@@ -157,13 +157,6 @@ impl ModelSetup {
     pub(super) fn first_rank(&self) -> Rank {
         let process = self.processes.as_ref().map_or(Process(0), ProcessGroup::process);
         Rank(process.0 * self.devices.len())
-    }
-
-    /// Whether more samples than a training batch has can be scored together. Messages between nodes, bags that owners
-    /// pool, and landing regions have the size of a training batch.
-    pub(super) fn scores_together(&self) -> bool {
-        let pools = |plan: &EmbeddingPlan| plan.tables.iter().any(|table| table.exchange == Exchange::Pooled);
-        self.nodes == 1 && self.tier.is_none() && !self.plan.as_ref().is_some_and(pools)
     }
 
     /// Returns the most samples of a step for one rank.

@@ -3,8 +3,8 @@
 use rankine_cuda::kernels::{Element, TableRows, Vectors};
 use rankine_cuda::{Lane, Pointer};
 use rankine_embedding::cuda::{
-    DeviceRows, Feature, Hotness, Ids, InitialWeights, KeyPart, KeySequence, Layout, LocalTables,
-    LookUpCounts, LookUps, NodeTables, Result, RoutedBatch, RowExchange, TieredTables, UpdateInputs,
+    BatchExchange, DeviceRows, Feature, Hotness, Ids, InitialWeights, KeyPart, KeySequence, Layout,
+    LocalTables, LookUpCounts, LookUps, NodeTables, Result, RoutedBatch, TieredTables, UpdateInputs,
 };
 use rankine_embedding::{RankTraffic, TierTraffic};
 use rankine_model::{FeatureSpec, ModelSpec};
@@ -39,7 +39,7 @@ enum ScoredRows {
     /// All rows are on this GPU.
     Local(Box<LookUps>),
     /// Ranks exchange them, by messages for these batches.
-    Node(Box<RowExchange>),
+    Node(Box<BatchExchange>),
     /// Ranks exchange them as in training, with the same number of samples.
     AsTrained,
 }
@@ -109,8 +109,8 @@ impl Tables {
         }
     }
 
-    /// Creates what looks up batches of `samples` samples that are scored; no other number than a training batch has if
-    /// [`ModelSetup::scores_together`] is false. With several ranks this is a collective call.
+    /// Creates what looks up batches of `samples` samples that are scored; with rows in host memory, no other number
+    /// than a training batch has. With several ranks this is a collective call.
     pub(super) fn scored<T: Element>(&self, context: &RankContext, samples: usize) -> Result<ScoredTables> {
         let layout = self.layout().clone().with_samples(samples)?;
         let source = match (self, &context.links) {
@@ -121,6 +121,15 @@ impl Tables {
             (Self::Tiered(_) | Self::Node(_), _) => ScoredRows::AsTrained,
         };
         Ok(ScoredTables { layout, source })
+    }
+
+    /// Returns what ranks exchange for batches of training, or for those that are `scored`; nothing with one rank.
+    fn exchange<'a>(&'a self, scored: Option<&'a ScoredTables>) -> Option<&'a BatchExchange> {
+        match (self, scored.map(|scored| &scored.source)) {
+            (Self::Node(_), Some(ScoredRows::Node(exchange))) => Some(exchange),
+            (Self::Node(tables), _) => Some(tables.exchange()),
+            _ => None,
+        }
     }
 
     /// Whether look-ups need a route: unless all rows are on this GPU.
@@ -140,12 +149,10 @@ impl Tables {
     ) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
-            match (self, &scored.source) {
+            match (self, self.exchange(Some(scored))) {
+                (Self::Node(tables), Some(exchange)) => exchange.route(tables, lane, batch.ids, batch.slot),
                 (Self::Local(_), _) => Ok(()),
-                (Self::Node(tables), ScoredRows::Node(exchange)) => {
-                    tables.route_with(exchange, lane, batch.ids, batch.slot)
-                }
-                (Self::Node(_) | Self::Tiered(_), _) => self.route(lane, batch),
+                _ => self.route(lane, batch),
             }
         }
     }
@@ -169,7 +176,7 @@ impl Tables {
                     tables.look_up_with(look_ups, lane, batch.ids, samples, vectors)
                 }
                 (Self::Node(tables), ScoredRows::Node(exchange)) => {
-                    tables.look_up_with(exchange, lane, batch, samples, vectors)
+                    exchange.look_up(tables, lane, batch, samples, vectors)
                 }
                 _ => self.look_up(lane, batch, samples, vectors),
             }
@@ -206,31 +213,31 @@ impl Tables {
         }
     }
 
-    /// Returns the number of size classes of messages between nodes: 1 with one node.
-    pub(super) fn sizes(&self) -> usize {
-        match self {
-            Self::Local(_) | Self::Tiered(_) => 1,
-            Self::Node(tables) => tables.sizes(),
-        }
+    /// Returns the number of size classes of messages between nodes, of batches of training or of those that are
+    /// `scored`: 1 with one node.
+    pub(super) fn sizes(&self, scored: Option<&ScoredTables>) -> usize {
+        self.exchange(scored).map_or(1, BatchExchange::sizes)
     }
 
     /// Returns the size class that the routed batch of a slot needs for its messages between nodes.
-    pub(super) fn size_needed(&self, slot: usize) -> usize {
-        match self {
-            Self::Local(_) | Self::Tiered(_) => 0,
-            Self::Node(tables) => tables.size_needed(slot),
-        }
+    pub(super) fn size_needed(&self, scored: Option<&ScoredTables>, slot: usize) -> usize {
+        self.exchange(scored).map_or(0, |exchange| exchange.size_needed(slot))
     }
 
     /// Enqueues the rest of a route, if its batch needs another size class than the first.
     ///
     /// # Safety
     /// As for [`Tables::route`].
-    pub(super) unsafe fn route_rest(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
-        match self {
-            Self::Node(tables) if batch.size > 0 => {
+    pub(super) unsafe fn route_rest(
+        &self,
+        lane: &Lane,
+        scored: Option<&ScoredTables>,
+        batch: RoutedBatch,
+    ) -> Result<()> {
+        match (self, self.exchange(scored)) {
+            (Self::Node(tables), Some(exchange)) if batch.size > 0 => {
                 // SAFETY: the caller vouches for it.
-                unsafe { tables.route_rest(lane, batch.slot, batch.size) }
+                unsafe { exchange.route_rest(tables, lane, batch.slot, batch.size) }
             }
             _ => Ok(()),
         }
@@ -454,10 +461,10 @@ impl Tables {
     }
 
     /// Waits for the lane, and returns an error if ids of batches that were scored are out of range.
-    pub(super) fn check_scored(&self, lane: &Lane, scored: &ScoredTables) -> Result<()> {
-        match (self, &scored.source) {
-            (Self::Node(tables), ScoredRows::Node(exchange)) => tables.check_exchange(lane, exchange),
-            _ => Ok(()),
+    pub(super) fn check_scored(lane: &Lane, scored: &ScoredTables) -> Result<()> {
+        match &scored.source {
+            ScoredRows::Node(exchange) => exchange.check(lane),
+            ScoredRows::Local(_) | ScoredRows::AsTrained => Ok(()),
         }
     }
 
