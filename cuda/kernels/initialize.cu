@@ -1,5 +1,5 @@
-// The initial weights of an owner's rows: zeros, or uniform numbers that depend only on seed, table, row and column; and
-// rows that begin anew because another id got them.
+// The initial weights of an owner's rows: zeros, or uniform numbers that depend only on seed, table, row and column;
+// and rows that begin anew because another id got them.
 //
 // Writes one element of the table's type per weight, and of a new row its state. The numbers are those of `random.rs`.
 #include "shard.cuh"
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(256) initialize(const __grid_consta
     }
 }
 
-// A shard of a table whose rows begin anew with those of a dynamic table: of that one, or of first-order terms.
+// A shard of a table whose rows begin anew with a dynamic table's rows: of that one, or of first-order terms.
 struct NewRowsOf {
     u32 shard;
     u32 stream;

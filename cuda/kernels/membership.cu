@@ -5,8 +5,8 @@
 // entry, which has the first of their positions. Then one thread block per virtual shard decides about its entries in
 // the order of positions. Where the index has a row's slot depends on timing, and nothing depends on that.
 //
-// A look-up of an id that has a row reads 8 bytes of the id, and at about 5 probes in one or two sectors of the index, a
-// row's key and its score; it writes the row's number, and the score once per row and step.
+// A look-up of an id that has a row reads 8 bytes of the id, about 5 places in one or two sectors of the index, a row's
+// key and its score; it writes the row's number, and the score once per row and step.
 #include "common.cuh"
 
 constexpr u32 THREADS = 256;
@@ -46,7 +46,7 @@ struct Members {
     // Ids that got a row, ids that lost it, look-ups of ids without a row.
     u64* counts;
     u64 ttl_steps;
-    // Its first shard among those of all tables.
+    // Its first shard among the shards of all tables.
     u32 first_shard;
     u32 shards;
     u32 slots;
@@ -349,7 +349,8 @@ __device__ inline void sort(u32 count, Less less, Swap swap) {
         __syncthreads();
         for (u32 i = threadIdx.x; i < half; i += THREADS) {
             const u32 low = i / distance * 2 * distance + i % distance;
-            const u32 high = flips ? low / (2 * distance) * 2 * distance + 2 * distance - 1 - i % distance : low + distance;
+            const u32 end = low / (2 * distance) * 2 * distance + 2 * distance;
+            const u32 high = flips ? end - 1 - i % distance : low + distance;
             if (high < count && less(high, low)) swap(low, high);
         }
     };
@@ -360,8 +361,8 @@ __device__ inline void sort(u32 count, Less less, Swap swap) {
     __syncthreads();
 }
 
-// The smallest of some values: all below `low`, of which there are `below`, and `wanted` of those from `low` to `high`, of
-// which there are `count`.
+// The smallest of some values: all below `low`, of which there are `below`, and `wanted` of the `count` values from
+// `low` to `high`.
 template <class Value>
 struct Smallest {
     Value low;

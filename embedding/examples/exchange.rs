@@ -349,12 +349,12 @@ impl Bench {
 
     fn route_own(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         // SAFETY: as for the route.
-        unsafe { self.tables.route_own(lane, self.ids(batch), batch) }
+        unsafe { self.tables.exchange().route_own(lane, self.ids(batch), batch) }
     }
 
     fn merge(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         // SAFETY: as for the route, whose first part all ranks have done.
-        unsafe { self.tables.merge(lane, batch) }
+        unsafe { self.tables.exchange().merge(&self.tables, lane, batch) }
     }
 
     fn meet(&self, lane: &Lane) -> cuda::Result<()> {
@@ -364,14 +364,20 @@ impl Bench {
 
     fn send(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         // SAFETY: as for the route; nothing depends on the received rows while phases are measured separately.
-        unsafe { self.tables.send::<bf16>(lane, self.routed(batch)) }
+        unsafe { self.tables.exchange().send::<bf16>(&self.tables, lane, self.routed(batch)) }
     }
 
     fn pool(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         let samples = self.tables.layout().samples();
         // SAFETY: as for sending.
         unsafe {
-            self.tables.pool(lane, self.routed(batch), samples, Vectors::Elements(self.vectors.pointer()))
+            self.tables.exchange().pool(
+                &self.tables,
+                lane,
+                self.routed(batch),
+                samples,
+                Vectors::Elements(self.vectors.pointer()),
+            )
         }
     }
 
@@ -403,7 +409,7 @@ impl Bench {
 
     fn route(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         // SAFETY: the buffers have the sizes that the layout says, and live until all ranks are done.
-        unsafe { self.tables.route(lane, self.ids(batch), batch) }
+        unsafe { self.tables.exchange().route(&self.tables, lane, self.ids(batch), batch) }
     }
 
     /// Counts the work, once all routes are built.

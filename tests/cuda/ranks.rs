@@ -105,7 +105,7 @@ pub(super) fn some_devices(words: &mut Words) -> Result<Vec<Arc<Device>>, Failed
     devices(2 + words.below(most - 1) as usize)
 }
 
-/// Draws what ranks exchange for a table. Rows that attention reads, and those of dynamic tables, are not pooled.
+/// Draws what ranks exchange for a table. Rows that attention reads, and rows of dynamic tables, are not pooled.
 pub(super) fn random_exchange(words: &mut Words, training: &Training, table: usize) -> Exchange {
     let spec = &training.model.spec;
     let mut attended = spec.attention.iter().flat_map(|attention| &attention.features);

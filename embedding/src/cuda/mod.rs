@@ -1,16 +1,16 @@
 //! Tables in the memory of GPUs, and the exchange of rows and gradients among them over NVLink.
 //!
 //! Ranks are GPUs of one NVLink domain, each with its part of the tables and of every batch. [`Layout`] defines who
-//! owns what and where vectors are stored; a rank's [`NodeTables`] enqueue the operations of an iteration, all of
-//! which can be captured in a graph. No operation returns a count to the host: buffers have room for the worst case,
-//! and counts stay on the GPU.
+//! owns what and where vectors are stored; a rank's [`NodeTables`] and their [`BatchExchange`] enqueue the operations
+//! of an iteration, all of which can be captured in a graph. No operation returns a count to the host: buffers have
+//! room for the worst case, and counts stay on the GPU.
 //!
 //! Each rank, in an iteration over a batch:
 //!
-//! 1. [`NodeTables::route`], on a separate lane, in parallel with the batch before: finds the distinct rows of the
+//! 1. [`BatchExchange::route`], on a separate lane, in parallel with the batch before: finds the distinct rows of the
 //!    rank's samples; a barrier; owners read which of their rows their peers look up.
 //!
-//! 2. [`NodeTables::look_up`]: the owner writes those rows, in the type that the model computes in, into the peers'
+//! 2. [`BatchExchange::look_up`]: the owner writes those rows, in the type that the model computes in, into the peers'
 //!    memory, at the positions of their routes; a barrier; each bag is pooled from the received rows. The model
 //!    follows.
 //!

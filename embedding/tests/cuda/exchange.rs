@@ -417,7 +417,13 @@ impl RankThread<'_> {
         // for.
         unsafe {
             let samples = self.case.layout.samples();
-            tables.look_up(lane, routed, samples, Vectors::Elements(batch.vectors.pointer()))?;
+            tables.exchange().look_up(
+                tables,
+                lane,
+                routed,
+                samples,
+                Vectors::Elements(batch.vectors.pointer()),
+            )?;
             tables.reduce(lane, routed, batch.gradients.pointer())?;
             tables.meet(lane)?;
             tables.carry_back(lane, routed)?;
@@ -434,7 +440,7 @@ impl RankThread<'_> {
     ) -> Result<(), Error> {
         // SAFETY: as for iterations.
         unsafe {
-            self.tables.route(lane, batch.ids.ids(), slot)?;
+            self.tables.exchange().route(&self.tables, lane, batch.ids.ids(), slot)?;
             if size > 0 { self.tables.exchange().route_rest(&self.tables, lane, slot, size) } else { Ok(()) }
         }
     }
@@ -963,7 +969,13 @@ fn traffic_is_that_of_the_ids<T: Element>(case: &Case, words: &mut Random) -> Ou
             if number == 0 {
                 // SAFETY: as for iterations.
                 unsafe {
-                    rank.tables.look_up(lane, routed, samples, Vectors::Elements(batch.vectors.pointer()))?;
+                    rank.tables.exchange().look_up(
+                        &rank.tables,
+                        lane,
+                        routed,
+                        samples,
+                        Vectors::Elements(batch.vectors.pointer()),
+                    )?;
                     rank.tables.meet(lane)?;
                 }
                 continue;

@@ -122,7 +122,7 @@ impl Case {
         (keys, places)
     }
 
-    /// Compares the rows that both give the ids of a batch: as those of a step, or without changing anything.
+    /// Compares the rows that both give the ids of a batch: as the rows of a step, or without changing anything.
     fn compare(
         &mut self,
         bench: &Bench,

@@ -156,7 +156,7 @@ impl BagRails {
     /// Enqueues splitting the rank's bags among the nodes, and exchanging the parts along the rail.
     ///
     /// # Safety
-    /// As for [`crate::cuda::NodeTables::route`].
+    /// As for [`crate::cuda::BatchExchange::route`].
     pub(crate) unsafe fn cut(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
         // SAFETY: features and starts belong to this value, and messages have room for the ids of all samples; the
         // caller vouches for the rest.
@@ -193,10 +193,10 @@ impl BagRails {
         self.received.pointer()
     }
 
-    /// Enqueues exchanging the vectors of parts, and adding up those of the first `samples` samples.
+    /// Enqueues exchanging the vectors of parts, and adding up the vectors of the first `samples` samples.
     ///
     /// # Safety
-    /// As for [`crate::cuda::NodeTables::look_up`]; the vectors of all nodes' parts must have been written.
+    /// As for [`crate::cuda::BatchExchange::look_up`]; the vectors of all nodes' parts must have been written.
     pub(crate) unsafe fn add<T: Element>(
         &self,
         lane: &Lane,

@@ -85,10 +85,14 @@ impl BatchExchange {
         self.rails.as_ref().map_or(0, |rails| rails.size_needed(batch_slot))
     }
 
-    /// Enqueues building the route of a batch in a batch slot, as [`NodeTables::route`] does.
+    /// Enqueues building the route of a batch in a batch slot: the distinct rows that this rank looks up; a barrier;
+    /// and, as an owner, the rows that the ranks look up here.
     ///
     /// # Safety
-    /// As for [`NodeTables::route`], with this exchange's layout and batch slots; it must live as long as the tables.
+    /// The exchange must be of these tables. The ids must fit its layout; the batch whose route was in the slot before
+    /// must be finished at all ranks; all ranks must build the same routes in the same order, on one lane each;
+    /// exchange and tables, and those of all ranks, must live until the lane has finished, and if a graph is captured,
+    /// for as long as it is replayed; see [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver or NCCL reports an error.
@@ -126,13 +130,17 @@ impl BatchExchange {
         unsafe { rails.route_rest(lane, self.rail_context(tables), batch_slot, size) }
     }
 
-    /// Enqueues the look-up of the first `samples` samples of a batch with a route, as [`NodeTables::look_up`] does.
+    /// Enqueues the look-up of the first `samples` samples of a batch that has a route: owners send rows; a barrier;
+    /// the vector of each bag is written to its position. Rows are rounded to `T` before they are pooled.
     ///
     /// # Panics
-    /// As for [`NodeTables::look_up`].
+    /// If `T` is not the type that the tables were created with, or if the vectors are in fp8, but not
+    /// [`NodeTables::pools_to_fp8`].
     ///
     /// # Safety
-    /// As for [`NodeTables::look_up`], with this exchange's batch slots.
+    /// The ids must be those of the routed batch, which must have at least `samples` samples; `vectors` must have as
+    /// many samples with the layout's stride, or in fp8 with one that holds all vectors; all ranks must have met since
+    /// the last look-up; lifetimes as for [`BatchExchange::route`]; see [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver or NCCL reports an error.
@@ -183,11 +191,14 @@ impl BatchExchange {
         (blocks(lane.device()).div_ceil(lists), lists)
     }
 
-    /// Enqueues finding the rank's look-ups.
+    /// The first part of [`BatchExchange::route`], for measuring it separately: finds the rank's look-ups.
     ///
     /// # Safety
-    /// As for [`NodeTables::route`].
-    pub(super) unsafe fn route_own(&self, lane: &Lane, ids: Ids, batch_slot: usize) -> Result<()> {
+    /// As for [`BatchExchange::route`].
+    ///
+    /// # Errors
+    /// If the driver or NCCL reports an error.
+    pub unsafe fn route_own(&self, lane: &Lane, ids: Ids, batch_slot: usize) -> Result<()> {
         let batch = RoutedBatch { ids, slot: batch_slot, size: 0 };
         // SAFETY: router and route were created for the layout; the caller vouches for the ids.
         unsafe {
@@ -196,11 +207,15 @@ impl BatchExchange {
         }
     }
 
-    /// Enqueues merging the look-ups of all ranks at this owner.
+    /// The second part of [`BatchExchange::route`], for measuring it separately: merges the look-ups of all ranks at
+    /// this owner.
     ///
     /// # Safety
-    /// As for [`NodeTables::route`]; all ranks must have found their look-ups.
-    pub(super) unsafe fn merge(&self, tables: &NodeTables, lane: &Lane, batch_slot: usize) -> Result<()> {
+    /// As for [`BatchExchange::route`]; all ranks must have found their look-ups.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub unsafe fn merge(&self, tables: &NodeTables, lane: &Lane, batch_slot: usize) -> Result<()> {
         let (merge, number, link) =
             self.routes[batch_slot].merge(&self.layout, self.local_rank, self.union.set());
         let groups = (self.union.groups.len() as u32, 1);
@@ -252,11 +267,18 @@ impl BatchExchange {
         }
     }
 
-    /// Enqueues sending rows, and vectors of bags that this rank pools, to the ranks that look them up.
+    /// The first part of [`BatchExchange::look_up`], for measuring it separately: sends rows, and vectors of bags that
+    /// this rank pools, to the ranks that look them up.
+    ///
+    /// # Panics
+    /// As for [`BatchExchange::look_up`].
     ///
     /// # Safety
-    /// As for [`NodeTables::send`].
-    pub(super) unsafe fn send<T: Element>(
+    /// As for [`BatchExchange::look_up`].
+    ///
+    /// # Errors
+    /// If the driver or NCCL reports an error.
+    pub unsafe fn send<T: Element>(
         &self,
         tables: &NodeTables,
         lane: &Lane,
@@ -288,17 +310,24 @@ impl BatchExchange {
                 }
             }
             match self.bags.as_ref().zip(tables.pooled.as_ref()) {
-                Some((bags, rows)) => bags.send::<T>(lane, rows, batch.slot),
+                Some((bags, rows)) => bags.send::<T>(lane, rows.store(), batch.slot),
                 None => Ok(()),
             }
         }
     }
 
-    /// Enqueues pooling the received rows, and adding up the received vectors of bags.
+    /// The last part of [`BatchExchange::look_up`], for measuring it separately: pools the received rows, and adds up
+    /// the received vectors of bags.
+    ///
+    /// # Panics
+    /// As for [`BatchExchange::look_up`].
     ///
     /// # Safety
-    /// As for [`NodeTables::pool`].
-    pub(super) unsafe fn pool<T: Element>(
+    /// As for [`BatchExchange::look_up`]; all ranks must have met since rows were sent.
+    ///
+    /// # Errors
+    /// If the driver or NCCL reports an error.
+    pub unsafe fn pool<T: Element>(
         &self,
         tables: &NodeTables,
         lane: &Lane,

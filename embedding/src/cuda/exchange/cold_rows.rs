@@ -12,7 +12,7 @@ impl NodeTables {
     /// Enqueues finding where the rows are stored that ranks look up here, once their lists are merged.
     ///
     /// # Safety
-    /// As for [`NodeTables::merge`].
+    /// As for [`BatchExchange::merge`].
     pub(super) unsafe fn locate(
         &self,
         exchange: &BatchExchange,
@@ -31,7 +31,7 @@ impl NodeTables {
     /// Enqueues copying the cold rows that a batch shares with the one before.
     ///
     /// # Safety
-    /// As for [`NodeTables::send`].
+    /// As for [`BatchExchange::send`].
     pub(super) unsafe fn forward(
         &self,
         exchange: &BatchExchange,

@@ -37,7 +37,7 @@ impl Landing {
     /// Enqueues writing the vector of each bag of the first `samples` samples of a batch with a route.
     ///
     /// # Safety
-    /// As for [`crate::cuda::NodeTables::pool`].
+    /// As for [`crate::cuda::BatchExchange::pool`].
     pub(crate) unsafe fn pool<T: Element>(
         &self,
         lane: &Lane,

@@ -13,7 +13,7 @@ pub(crate) mod squares;
 pub(crate) mod sums;
 pub(crate) mod traffic;
 
-use rankine_cuda::kernels::{Element, ElementKind, RANKS_MAX, Update, Vectors};
+use rankine_cuda::kernels::{Element, ElementKind, RANKS_MAX, Update};
 use rankine_cuda::{Cluster, Lane, PeerBarrier, Pointer, Rail};
 use rankine_topology::{LocalRank, Rank};
 
@@ -26,7 +26,7 @@ use self::squares::Squares;
 use self::sums::GradientSums;
 use self::traffic::{MessageBytes, TrafficCounts};
 use super::error::Result;
-use super::layout::{Ids, Layout};
+use super::layout::Layout;
 use super::membership::DynamicTables;
 use super::routing::router::LookUpCounts;
 use super::storage::RowStore;
@@ -40,7 +40,7 @@ use crate::traffic::RankTraffic;
 /// One rank's part of all tables.
 ///
 /// Its operations enqueue work on lanes of its GPU, which must be current on the thread. A batch passes through
-/// [`route`](Self::route), [`look_up`](Self::look_up), [`reduce`](Self::reduce), [`meet`](Self::meet) and
+/// [`BatchExchange::route`], [`BatchExchange::look_up`], [`reduce`](Self::reduce), [`meet`](Self::meet) and
 /// [`update`](Self::update), in this order; all ranks enqueue the same. Routes are built on one lane and everything
 /// else runs on another, so that the route of a batch is built in parallel with the batch before. Between the
 /// look-ups of two batches all ranks must meet: received rows must be pooled before the next rows arrive. In training
@@ -198,26 +198,10 @@ impl NodeTables {
         blocks(lane.device())
     }
 
-    /// Enqueues building the route of a batch in a batch slot: the distinct rows that this rank looks up; a barrier;
-    /// and, as an owner, the rows that the ranks look up here.
-    ///
-    /// # Safety
-    /// The ids must fit the layout; the batch whose route was in the slot before must be finished at all ranks; all
-    /// ranks must build the same routes in the same order, on one lane each; these tables, and those of all ranks,
-    /// must live until the lane has finished, and if a graph is captured, for as long as it is replayed; see
-    /// [`Lane::launch`].
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub unsafe fn route(&self, lane: &Lane, ids: Ids, batch_slot: usize) -> Result<()> {
-        // SAFETY: the caller vouches for all of this.
-        unsafe { self.exchange.route(self, lane, ids, batch_slot) }
-    }
-
     /// Enqueues a barrier on the lane of routes, between two of them: all ranks have reached it.
     ///
     /// # Safety
-    /// As for [`NodeTables::route`].
+    /// As for [`BatchExchange::route`].
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -229,98 +213,13 @@ impl NodeTables {
     /// Enqueues setting the rows of this rank that begin anew in a slot's batch, before its look-ups.
     ///
     /// # Safety
-    /// The dynamic tables must be those of the layout and this rank; see [`Lane::launch`].
+    /// The dynamic tables must be of the layout and this rank; see [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver reports an error.
     pub unsafe fn begin_rows(&self, lane: &Lane, dynamic: &DynamicTables, slot: usize) -> Result<()> {
         // SAFETY: the store has the rank's rows of the layout; the caller vouches for the rest.
         unsafe { dynamic.begin_rows(lane, slot, &self.rows) }
-    }
-
-    /// The first part of [`NodeTables::route`], for measuring it separately: finds the rank's look-ups.
-    ///
-    /// # Safety
-    /// As for [`NodeTables::route`].
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub unsafe fn route_own(&self, lane: &Lane, ids: Ids, batch_slot: usize) -> Result<()> {
-        // SAFETY: the caller vouches for it.
-        unsafe { self.exchange.route_own(lane, ids, batch_slot) }
-    }
-
-    /// The last part of [`NodeTables::route`], for measuring it separately: merges the look-ups at the owner.
-    ///
-    /// # Safety
-    /// As for [`NodeTables::route`]; all ranks must have run the first part.
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub unsafe fn merge(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
-        // SAFETY: the caller vouches for it.
-        unsafe { self.exchange.merge(self, lane, batch_slot) }
-    }
-
-    /// Enqueues the look-up of the first `samples` samples of a batch that has a route: owners send rows; a barrier;
-    /// the vector of each bag is written to its position. Rows are rounded to `T` before they are pooled.
-    ///
-    /// # Panics
-    /// If `T` is not the type that the tables were created with, or if the vectors are in fp8, but not
-    /// [`NodeTables::pools_to_fp8`].
-    ///
-    /// # Safety
-    /// The ids must be those of the routed batch, which must have at least `samples` samples; `vectors` must have as
-    /// many samples with the layout's stride, or in fp8 with one that holds all vectors; all ranks must have met since
-    /// the last look-up; lifetimes as for [`NodeTables::route`]; see [`Lane::launch`].
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub unsafe fn look_up<T: Element>(
-        &self,
-        lane: &Lane,
-        batch: RoutedBatch,
-        samples: usize,
-        vectors: Vectors<T>,
-    ) -> Result<()> {
-        // SAFETY: the caller vouches for all of this.
-        unsafe { self.exchange.look_up(self, lane, batch, samples, vectors) }
-    }
-
-    /// The first part of [`NodeTables::look_up`], for measuring it separately: owners send rows.
-    ///
-    /// # Panics
-    /// As for [`NodeTables::look_up`].
-    ///
-    /// # Safety
-    /// As for [`NodeTables::look_up`].
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub unsafe fn send<T: Element>(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
-        // SAFETY: the caller vouches for all of this.
-        unsafe { self.exchange.send::<T>(self, lane, batch) }
-    }
-
-    /// The last part of [`NodeTables::look_up`], for measuring it separately: pools the received rows.
-    ///
-    /// # Panics
-    /// As for [`NodeTables::look_up`].
-    ///
-    /// # Safety
-    /// As for [`NodeTables::look_up`]; all ranks must have met since rows were sent.
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub unsafe fn pool<T: Element>(
-        &self,
-        lane: &Lane,
-        batch: RoutedBatch,
-        samples: usize,
-        vectors: Vectors<T>,
-    ) -> Result<()> {
-        // SAFETY: the caller vouches for all of this.
-        unsafe { self.exchange.pool(self, lane, batch, samples, vectors) }
     }
 
     /// Whether vectors can be written in fp8: if they are short enough, and owners pool no bags.
@@ -337,7 +236,7 @@ impl NodeTables {
     ///
     /// # Safety
     /// The ids must be those of the batch in the batch slot, and `gradients` must have the layout's stride for each
-    /// of its samples; all ranks must have met since the last update; lifetimes as for [`NodeTables::route`]; see
+    /// of its samples; all ranks must have met since the last update; lifetimes as for [`BatchExchange::route`]; see
     /// [`Lane::launch`].
     ///
     /// # Errors
@@ -354,7 +253,7 @@ impl NodeTables {
         unsafe {
             self.sums.reduce(lane, &self.exchange.layout, route, features, batch, gradients)?;
             self.pooled().map_or(Ok(()), |(rows, bags)| {
-                bags.send_gradients(lane, rows, batch, gradients, self.traffic.pointer())
+                bags.send_gradients(lane, rows.gradients(), batch, gradients, self.traffic.pointer())
             })
         }
     }
@@ -363,7 +262,7 @@ impl NodeTables {
     /// before can be read after it.
     ///
     /// # Safety
-    /// The lane must be the one of everything but routes; lifetimes as for [`NodeTables::route`].
+    /// The lane must be the one of everything but routes; lifetimes as for [`BatchExchange::route`].
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -377,7 +276,7 @@ impl NodeTables {
     ///
     /// # Safety
     /// All ranks must have met since they reduced; the size must be that of the batch; lifetimes as for
-    /// [`NodeTables::route`]; see [`Lane::launch`].
+    /// [`BatchExchange::route`]; see [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver or NCCL reports an error.
@@ -493,7 +392,7 @@ impl NodeTables {
     /// and squares; everything else is counted here.
     ///
     /// # Safety
-    /// As for [`NodeTables::look_up`], but no rank is waited for.
+    /// As for [`BatchExchange::look_up`], but no rank is waited for.
     ///
     /// # Errors
     /// If the driver reports an error.

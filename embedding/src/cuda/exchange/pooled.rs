@@ -17,11 +17,11 @@ use rankine_topology::{LocalRank, Rank, Topology};
 
 use crate::cuda::error::{Error, Result};
 use crate::cuda::exchange::bag_rails::{BagRails, BagSpacing};
-use crate::cuda::exchange::pooled_rows::PooledRows;
 use crate::cuda::layout::pooled::PooledSizes;
 use crate::cuda::layout::{Ids, Layout};
 use crate::cuda::local::route::LocalRoute;
 use crate::cuda::routing::router::Router;
+use crate::cuda::storage::RowStore;
 use crate::cuda::{POISON, RoutedBatch, blocks};
 
 /// One rank's part of the exchange of bags that owners pool, for batches of one size.
@@ -82,7 +82,8 @@ impl PooledRoute {
 }
 
 impl PooledBags {
-    /// The exchange of a layout's pooled bags, whose vectors travel as `T`; `None` if there are none. A collective call.
+    /// The exchange of a layout's pooled bags, whose vectors travel as `T`; `None` if there are none. A collective
+    /// call.
     pub(crate) fn new<T: Element>(
         peers: &Peers,
         rails: Option<(&Rail, &Rail)>,
@@ -200,7 +201,7 @@ impl PooledBags {
     /// Enqueues splitting the rank's bags into parts and sending their ids to the owners.
     ///
     /// # Safety
-    /// As for [`crate::cuda::NodeTables::route`].
+    /// As for [`crate::cuda::BatchExchange::route`].
     pub(crate) unsafe fn cut(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
         // SAFETY: features and starts belong to this value, and owners have room for the ids of all samples; the
         // caller vouches for the rest.
@@ -213,7 +214,7 @@ impl PooledBags {
     /// Enqueues building the route of the parts that this owner has received.
     ///
     /// # Safety
-    /// As for [`crate::cuda::NodeTables::route`]; all ranks must have sent their parts.
+    /// As for [`crate::cuda::BatchExchange::route`]; all ranks must have sent their parts.
     pub(crate) unsafe fn route(&self, lane: &Lane, batch_slot: usize) -> Result<()> {
         let route = &self.routes[batch_slot];
         // SAFETY: router and route were created for this layout, and the ids fit it.
@@ -238,11 +239,11 @@ impl PooledBags {
     /// Enqueues pooling the parts that this owner has received, and writes each rank's vectors into its memory.
     ///
     /// # Safety
-    /// As for [`crate::cuda::NodeTables::look_up`].
+    /// As for [`crate::cuda::BatchExchange::look_up`].
     pub(crate) unsafe fn send<T: Element>(
         &self,
         lane: &Lane,
-        rows: &PooledRows,
+        rows: &RowStore,
         batch_slot: usize,
     ) -> Result<()> {
         let (ids, samples) = (self.received_ids(batch_slot), self.received.samples);
@@ -251,7 +252,7 @@ impl PooledBags {
             let to = (self.local_rank.0 + turn) % self.ranks;
             let (tasks, counts) = &self.tasks[to];
             let look_up = LookUp::<T> {
-                tables: rows.store().table.pointer(),
+                tables: rows.table.pointer(),
                 features: self.look_up_features.pointer(),
                 tasks: tasks.pointer(),
                 ids: ids.ids,
@@ -277,7 +278,7 @@ impl PooledBags {
     /// Enqueues adding up what owners have pooled for the first `samples` samples.
     ///
     /// # Safety
-    /// As for [`crate::cuda::NodeTables::look_up`].
+    /// As for [`crate::cuda::BatchExchange::look_up`].
     pub(crate) unsafe fn add<T: Element>(
         &self,
         lane: &Lane,
@@ -303,22 +304,22 @@ impl PooledBags {
         }
     }
 
-    /// Enqueues sending bags' gradients to the `rows` of each owner of a part, and counting what crosses links for the
-    /// parts: in `counts` within the node, and in the counters after it between nodes.
+    /// Enqueues sending bags' gradients to each owner of a part, which has `received` for them, and counting what
+    /// crosses links for the parts: in `counts` within the node, and in the counters after it between nodes.
     ///
     /// # Safety
     /// As for [`crate::cuda::NodeTables::reduce`].
     pub(crate) unsafe fn send_gradients<T: Element>(
         &self,
         lane: &Lane,
-        rows: &PooledRows,
+        received: &SharedBuffer<u32>,
         batch: RoutedBatch,
         gradients: Pointer<T>,
         counts: Pointer<LinkCounts>,
     ) -> Result<()> {
         let of_bags = self.rails.as_ref().map_or(gradients.cast(), BagRails::gradients);
         let begin = self.local_rank.0 * self.sizes.width * self.sizes.element_bytes / size_of::<u32>();
-        let their_gradients = self.at(rows.gradients(), begin);
+        let their_gradients = self.at(received, begin);
         let kernel = kernels::Pooling { counts, gradients: of_bags, their_gradients, ..self.kernel(batch) };
         // SAFETY: each owner has room for the gradients of all ranks' samples; the caller vouches for the rest.
         unsafe {

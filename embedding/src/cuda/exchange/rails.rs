@@ -364,7 +364,7 @@ impl Rails {
     /// ranks of this node, at the positions of their routes.
     ///
     /// # Safety
-    /// As for [`crate::cuda::NodeTables::send`], with a size not above the one that the batch needs; see
+    /// As for [`crate::cuda::BatchExchange::send`], with a size not above the one that the batch needs; see
     /// [`Lane::launch`].
     pub(crate) unsafe fn send<T: Element>(
         &self,

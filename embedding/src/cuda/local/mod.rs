@@ -132,7 +132,7 @@ impl LocalTables {
     /// Enqueues setting the rows of a slot's batch that begin anew, before its look-ups.
     ///
     /// # Safety
-    /// The dynamic tables must be those of the layout; see [`Lane::launch`].
+    /// The dynamic tables must be of the layout; see [`Lane::launch`].
     ///
     /// # Errors
     /// If the driver reports an error.

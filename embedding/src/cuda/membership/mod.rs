@@ -69,8 +69,8 @@ pub struct LongIds {
 
 impl DynamicTables {
     /// Creates the dynamic tables of a layout, without ids, for batches in as many slots; `None` if there are no such
-    /// tables. `tracks` says whether changes are recorded for incremental checkpoints. With several ranks, whose `peers`
-    /// are given, this is a collective call.
+    /// tables. `tracks` says whether changes are recorded for incremental checkpoints. With several ranks, which are
+    /// `peers`, this is a collective call.
     ///
     /// # Panics
     /// If the layout has several ranks, but there are no peers; or several nodes.
@@ -183,8 +183,8 @@ impl DynamicTables {
         }
     }
 
-    /// Enqueues replacing the ids of a batch by rows, by columns of a layout that differs in the number of samples only.
-    /// No id gets a row, and ids without one look up the shared row.
+    /// Enqueues replacing the ids of a batch by rows. The columns' layout may have another number of samples. No id
+    /// gets a row, and ids without one look up the shared row.
     ///
     /// # Safety
     /// As for [`DynamicTables::admit`].
@@ -301,7 +301,7 @@ impl DynamicTables {
     }
 }
 
-/// Returns the shards of a rank whose rows begin anew with those of a dynamic table: of that table, and of others that
+/// Returns the shards of a rank whose rows begin anew with a dynamic table's rows: of that table, and of others that
 /// its columns look up.
 fn begun_with(layout: &Layout, rank: Rank, number: usize, weights: InitialWeights) -> Vec<NewRowsOf> {
     let features = layout.features.iter();

@@ -53,7 +53,7 @@ impl SharedIds {
         Ok(())
     }
 
-    /// Returns a task over the ids of all ranks, of one over those of this rank.
+    /// Returns a task over the ids of all ranks, made from a task over this rank's ids.
     pub(super) fn task(&self, own: Membership) -> Membership {
         let ((ids, offsets), rank) = (self.sizes, self.own);
         Membership {

@@ -65,7 +65,7 @@ impl<T: Element> Iteration<'_, T> {
             match phase {
                 Phase::BottomForward => network.bottom_forward(lane, input, forward),
                 Phase::LookUp if self.rows().is_some() => Ok(()),
-                Phase::LookUp => tables.look_up(lane, batch, samples, network.vectors(forward)),
+                Phase::LookUp => tables.look_up(lane, None, batch, samples, network.vectors(forward)),
                 Phase::Attend => network.attend(lane, input, forward),
                 Phase::Interact => network.interact(lane, forward, self.rows()),
                 Phase::TopForward => network.hidden_forward(lane, forward),
@@ -125,7 +125,7 @@ impl<T: Element> Iteration<'_, T> {
                 group.add_weights(lane, input.own_totals, input.totals)?;
             }
             let batch = self.batch();
-            tables.route(lane, batch)?;
+            tables.route(lane, None, batch)?;
             tables.route_rest(lane, None, batch)
         }
     }

@@ -90,7 +90,7 @@ impl PlannedScoring {
         let input = self.inputs[0].input();
         let batch = RoutedBatch { ids: input.ids, slot: 0, size: 0 };
         // SAFETY: all of it lives until the lanes have been waited for.
-        unsafe { parts.tables.route_scored(parts.main, &self.tables, batch) }?;
+        unsafe { parts.tables.route(parts.main, Some(&self.tables), batch) }?;
         self.plans.iter().try_for_each(|plan| enqueue_pass(parts, Some(&self.tables), input, batch, plan))
     }
 
@@ -103,7 +103,7 @@ impl PlannedScoring {
         for (slot, input) in inputs.iter().map(InputSlot::input).enumerate() {
             let batch = |class: usize| RoutedBatch { ids: input.ids, slot, size: class };
             // SAFETY: all of it lives as long as the rank, and is of the same model and number of samples.
-            let route = || unsafe { parts.tables.route_scored(routes, &tables, batch(0)) };
+            let route = || unsafe { parts.tables.route(routes, Some(&tables), batch(0)) };
             let first = parts.tables.are_routed().then(|| Graph::capture(routes, route)).transpose()?;
             let rest = |class: usize| {
                 // SAFETY: as above.
@@ -165,8 +165,8 @@ fn enqueue_pass<T: Element>(
     unsafe {
         network.bottom_forward(main, input, plan)?;
         let rows = scored.and_then(|scored| tables.rows_scored(scored, network, batch.ids));
-        if let (Some(scored), None) = (scored, rows) {
-            tables.look_up_scored(main, scored, batch, samples, network.vectors(plan))?;
+        if scored.is_some() && rows.is_none() {
+            tables.look_up(main, scored, batch, samples, network.vectors(plan))?;
         }
         network.attend(main, input, plan)?;
         network.interact(main, plan, rows)?;

@@ -123,64 +123,9 @@ impl Tables {
         Ok(ScoredTables { layout, source })
     }
 
-    /// Returns what ranks exchange for batches of training, or for those that are `scored`; nothing with one rank.
-    fn exchange<'a>(&'a self, scored: Option<&'a ScoredTables>) -> Option<&'a BatchExchange> {
-        match (self, scored.map(|scored| &scored.source)) {
-            (Self::Node(_), Some(ScoredRows::Node(exchange))) => Some(exchange),
-            (Self::Node(tables), _) => Some(tables.exchange()),
-            _ => None,
-        }
-    }
-
     /// Whether look-ups need a route: unless all rows are on this GPU.
     pub(super) fn are_routed(&self) -> bool {
         !matches!(self, Self::Local(_))
-    }
-
-    /// Enqueues what looking up a batch that is scored needs.
-    ///
-    /// # Safety
-    /// As for [`Tables::route`].
-    pub(super) unsafe fn route_scored(
-        &self,
-        lane: &Lane,
-        scored: &ScoredTables,
-        batch: RoutedBatch,
-    ) -> Result<()> {
-        // SAFETY: the caller vouches for it.
-        unsafe {
-            match (self, self.exchange(Some(scored))) {
-                (Self::Node(tables), Some(exchange)) => exchange.route(tables, lane, batch.ids, batch.slot),
-                (Self::Local(_), _) => Ok(()),
-                _ => self.route(lane, batch),
-            }
-        }
-    }
-
-    /// Enqueues the look-up of the first samples of a batch that is scored.
-    ///
-    /// # Safety
-    /// As for [`Tables::look_up`].
-    pub(super) unsafe fn look_up_scored<T: Element>(
-        &self,
-        lane: &Lane,
-        scored: &ScoredTables,
-        batch: RoutedBatch,
-        samples: usize,
-        vectors: Vectors<T>,
-    ) -> Result<()> {
-        // SAFETY: the caller vouches for it.
-        unsafe {
-            match (self, &scored.source) {
-                (Self::Local(tables), ScoredRows::Local(look_ups)) => {
-                    tables.look_up_with(look_ups, lane, batch.ids, samples, vectors)
-                }
-                (Self::Node(tables), ScoredRows::Node(exchange)) => {
-                    exchange.look_up(tables, lane, batch, samples, vectors)
-                }
-                _ => self.look_up(lane, batch, samples, vectors),
-            }
-        }
     }
 
     /// Returns the rows of ids of a batch that is scored, as [`Tables::rows_for`] does.
@@ -198,17 +143,25 @@ impl Tables {
         }
     }
 
-    /// Enqueues building a batch's route. With several ranks it is collective.
+    /// Enqueues what looking up a batch needs: of training, or of those that are `scored`. With several ranks it is
+    /// collective.
     ///
     /// # Safety
     /// The ids must be those of the layout; see [`Lane::launch`].
-    pub(super) unsafe fn route(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
+    pub(super) unsafe fn route(
+        &self,
+        lane: &Lane,
+        scored: Option<&ScoredTables>,
+        batch: RoutedBatch,
+    ) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match self {
-                Self::Local(tables) => tables.route(lane, batch.ids),
+                // Only updates need it.
+                Self::Local(tables) if scored.is_none() => tables.route(lane, batch.ids),
+                Self::Local(_) => Ok(()),
                 Self::Tiered(tables) => tables.route(lane, batch),
-                Self::Node(tables) => tables.route(lane, batch.ids, batch.slot),
+                Self::Node(tables) => of_node(tables, scored).route(tables, lane, batch.ids, batch.slot),
             }
         }
     }
@@ -216,12 +169,18 @@ impl Tables {
     /// Returns the number of size classes of messages between nodes, of batches of training or of those that are
     /// `scored`: 1 with one node.
     pub(super) fn sizes(&self, scored: Option<&ScoredTables>) -> usize {
-        self.exchange(scored).map_or(1, BatchExchange::sizes)
+        match self {
+            Self::Local(_) | Self::Tiered(_) => 1,
+            Self::Node(tables) => of_node(tables, scored).sizes(),
+        }
     }
 
     /// Returns the size class that the routed batch of a slot needs for its messages between nodes.
     pub(super) fn size_needed(&self, scored: Option<&ScoredTables>, slot: usize) -> usize {
-        self.exchange(scored).map_or(0, |exchange| exchange.size_needed(slot))
+        match self {
+            Self::Local(_) | Self::Tiered(_) => 0,
+            Self::Node(tables) => of_node(tables, scored).size_needed(slot),
+        }
     }
 
     /// Enqueues the rest of a route, if its batch needs another size class than the first.
@@ -234,10 +193,10 @@ impl Tables {
         scored: Option<&ScoredTables>,
         batch: RoutedBatch,
     ) -> Result<()> {
-        match (self, self.exchange(scored)) {
-            (Self::Node(tables), Some(exchange)) if batch.size > 0 => {
+        match self {
+            Self::Node(tables) if batch.size > 0 => {
                 // SAFETY: the caller vouches for it.
-                unsafe { exchange.route_rest(tables, lane, batch.slot, batch.size) }
+                unsafe { of_node(tables, scored).route_rest(tables, lane, batch.slot, batch.size) }
             }
             _ => Ok(()),
         }
@@ -308,7 +267,8 @@ impl Tables {
         }
     }
 
-    /// Enqueues the look-up of the first samples of a batch, which must be routed unless all rows are on this GPU.
+    /// Enqueues the look-up of the first samples of a batch, of training or of those that are `scored`; it must be routed
+    /// unless all rows are on this GPU.
     ///
     /// # Safety
     /// As for [`Tables::route`]; `vectors` must have the layout's stride for each of the samples, or in fp8 hold all
@@ -316,16 +276,22 @@ impl Tables {
     pub(super) unsafe fn look_up<T: Element>(
         &self,
         lane: &Lane,
+        scored: Option<&ScoredTables>,
         batch: RoutedBatch,
         samples: usize,
         vectors: Vectors<T>,
     ) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
-            match self {
-                Self::Local(tables) => tables.look_up(lane, batch.ids, samples, vectors),
-                Self::Tiered(tables) => tables.look_up(lane, batch, samples, vectors),
-                Self::Node(tables) => tables.look_up(lane, batch, samples, vectors),
+            match (self, scored.map(|scored| &scored.source)) {
+                (Self::Local(tables), Some(ScoredRows::Local(look_ups))) => {
+                    tables.look_up_with(look_ups, lane, batch.ids, samples, vectors)
+                }
+                (Self::Local(tables), _) => tables.look_up(lane, batch.ids, samples, vectors),
+                (Self::Tiered(tables), _) => tables.look_up(lane, batch, samples, vectors),
+                (Self::Node(tables), _) => {
+                    of_node(tables, scored).look_up(tables, lane, batch, samples, vectors)
+                }
             }
         }
     }
@@ -475,6 +441,14 @@ impl Tables {
             Self::Tiered(tables) => tables.check(lane),
             Self::Node(tables) => tables.check(lane),
         }
+    }
+}
+
+/// Returns what ranks exchange for batches of training, or for those that are `scored`.
+fn of_node<'a>(tables: &'a NodeTables, scored: Option<&'a ScoredTables>) -> &'a BatchExchange {
+    match scored.map(|scored| &scored.source) {
+        Some(ScoredRows::Node(exchange)) => exchange,
+        _ => tables.exchange(),
     }
 }
 
