@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed};
 use serde_json::Value;
+use support::open_vocabularies::{are_no_worse, dynamic_tables};
 use support::{Place, SUCCESS, data_folder, missing, root, run, summary, told, train, trial, word};
 
 mod support;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
     let trials = vec![
         trial("criteo_15k_reaches_its_auc", false, criteo_15k_reaches_its_auc),
         trial("criteo_15k_in_less_time_if_a_job_is_faster", false, criteo_15k_in_less_time),
+        trial("criteo_15k_with_open_vocabularies", false, criteo_15k_with_open_vocabularies),
         trial("criteo_15k_on_a_gpu_as_on_the_cpu", true, criteo_15k_on_a_gpu_as_on_the_cpu),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -129,6 +131,27 @@ fn criteo_15k_in_less_time(log: &Path) -> Result<(), Failed> {
     let auc = summary(&place, "fast")["eval"]["auc"].as_f64().expect("the evaluation part has both labels");
     assert!(auc > AUC_MIN - 0.03, "the AUC on the evaluation part is {auc:.5}");
     Ok(())
+}
+
+/// Ids that are admitted at their second look-up are as good as a vocabulary of all categories that occur twice. Each
+/// AUC of a split is the mean over the seeds.
+fn criteo_15k_with_open_vocabularies(log: &Path) -> Result<(), Failed> {
+    let place = Place::new();
+    let (mut exact, mut open) = (Vec::new(), Vec::new());
+    for split in SEEDS {
+        for (aucs, kind, vocabulary) in
+            [(&mut exact, "exact", &["--min-count", "2"]), (&mut open, "open", &["--vocabulary", "open"])]
+        {
+            let (name, split) = (format!("{kind}-{split}"), format!("random:0.2:{split}"));
+            let data = place.word(&name);
+            let convert = ["convert", "criteo-tsv", &word(log), "--out", &data, "--split", &split];
+            run([&convert[..], vocabulary].concat()).with(SUCCESS);
+            let tables = dynamic_tables(&place, &name, |_| 2);
+            let own = if kind == "open" { &[CPU, &tables][..] } else { &[CPU] };
+            aucs.push(mean(&self::aucs(&place, &data, &format!("{name}-seed"), own)));
+        }
+    }
+    are_no_worse("criteo-15k", &exact, &open)
 }
 
 fn criteo_15k_on_a_gpu_as_on_the_cpu(log: &Path) -> Result<(), Failed> {

@@ -17,6 +17,7 @@ pub(crate) mod dynamic;
 pub(crate) mod exported;
 mod files;
 pub(crate) mod films;
+pub(crate) mod open_vocabularies;
 pub(crate) mod process;
 pub(crate) mod python;
 pub(crate) mod seccomp;
