@@ -20,8 +20,8 @@ pub(crate) fn dynamic_tables(place: &Place, data: &str, admit_after: impl Fn(&st
     format!("table=[{}]", columns.iter().filter_map(table).collect::<Vec<_>>().join(", "))
 }
 
-/// Compares the AUCs of splits, and fails if those with open vocabularies are lower on average by more than the standard
-/// error of those with exact ones.
+/// Compares the AUCs of splits, and fails if open vocabularies are worse on average than exact ones by more than the
+/// standard error of the latter.
 pub(crate) fn are_no_worse(what: &str, exact: &[f64], open: &[f64]) -> Result<(), Failed> {
     let mean = |aucs: &[f64]| aucs.iter().sum::<f64>() / aucs.len() as f64;
     let (of_exact, of_open, splits) = (mean(exact), mean(open), exact.len() as f64);

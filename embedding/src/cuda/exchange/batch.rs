@@ -298,8 +298,7 @@ impl BatchExchange {
                 }
                 Some(rails) => {
                     if layout.owners() > layout.ranks {
-                        // Only the rows that every rank stores, to this rank itself: these lists come after those of
-                        // the ranks.
+                        // Only the rows that every rank stores, to this rank itself: their lists come last.
                         let (firsts, counts) =
                             (send.firsts.element(layout.ranks), send.counts.element(layout.ranks));
                         let own = Send { firsts, counts, ranks: 0, ..send };

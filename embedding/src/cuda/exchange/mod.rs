@@ -46,8 +46,8 @@ use crate::traffic::RankTraffic;
 /// look-ups of two batches all ranks must meet: received rows must be pooled before the next rows arrive. In training
 /// this happens before the update.
 ///
-/// All look-ups go through the exchange of batches of one size ([`BatchExchange`]): that of training
-/// ([`exchange`](Self::exchange)), or another one for batches that are only looked up
+/// All look-ups go through a [`BatchExchange`], which is for batches of one size: training has one
+/// ([`exchange`](Self::exchange)), and batches that are only looked up may have another
 /// ([`exchange_for`](Self::exchange_for)).
 #[derive(Debug)]
 pub struct NodeTables {

@@ -143,7 +143,7 @@ impl Tables {
         }
     }
 
-    /// Enqueues what looking up a batch needs: of training, or of those that are `scored`. With several ranks it is
+    /// Enqueues what looking up a batch needs: a training batch unless it is `scored`. With several ranks it is
     /// collective.
     ///
     /// # Safety
@@ -166,8 +166,8 @@ impl Tables {
         }
     }
 
-    /// Returns the number of size classes of messages between nodes, of batches of training or of those that are
-    /// `scored`: 1 with one node.
+    /// Returns the number of size classes of messages between nodes, for training batches unless they are `scored`: 1
+    /// with one node.
     pub(super) fn sizes(&self, scored: Option<&ScoredTables>) -> usize {
         match self {
             Self::Local(_) | Self::Tiered(_) => 1,
@@ -267,7 +267,7 @@ impl Tables {
         }
     }
 
-    /// Enqueues the look-up of the first samples of a batch, of training or of those that are `scored`; it must be routed
+    /// Enqueues the look-up of the first samples of a training batch, unless it is `scored`. The batch must be routed
     /// unless all rows are on this GPU.
     ///
     /// # Safety
@@ -444,7 +444,7 @@ impl Tables {
     }
 }
 
-/// Returns what ranks exchange for batches of training, or for those that are `scored`.
+/// Returns what ranks exchange for training batches, unless they are `scored`.
 fn of_node<'a>(tables: &'a NodeTables, scored: Option<&'a ScoredTables>) -> &'a BatchExchange {
     match scored.map(|scored| &scored.source) {
         Some(ScoredRows::Node(exchange)) => exchange,
