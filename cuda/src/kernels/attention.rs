@@ -119,13 +119,12 @@ impl AttentionSizes<'_> {
 /// How `attention_tiles.cu` divides the work of a block, and the sizes that it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionTiling {
-    warps: usize,
-    /// Times sixteen hidden outputs.
-    high: usize,
-    /// Times eight elements of keys, for each warp.
-    wide: usize,
-    /// The only number of elements of a key, if it is compiled for one.
-    only: Option<usize>,
+    /// The most elements of a key.
+    columns: usize,
+    /// Hidden outputs of a warp, in eights.
+    eighths: usize,
+    /// Warps that share columns: the most hidden outputs are as many times `8 * eighths`.
+    parts: usize,
     /// Blocks that a multiprocessor of an H200 runs at a time, forward and backward.
     each: [usize; 2],
 }
@@ -133,25 +132,18 @@ pub struct AttentionTiling {
 impl AttentionTiling {
     /// All tilings, in the order of their kernels in `names.rs`. The first that fits is used.
     const ALL: [Self; 4] = [
-        Self { only: Some(64), ..Self::new([4, 3, 2], [5, 3]) },
-        Self::new([4, 3, 2], [5, 3]),
-        Self::new([8, 6, 1], [2, 1]),
-        Self::new([8, 3, 2], [2, 1]),
+        Self { columns: 64, eighths: 5, parts: 1, each: [5, 3] },
+        Self { columns: 64, eighths: 6, parts: 1, each: [4, 3] },
+        Self { columns: 64, eighths: 6, parts: 2, each: [2, 1] },
+        Self { columns: 128, eighths: 6, parts: 1, each: [1, 1] },
     ];
-
-    const fn new([warps, high, wide]: [usize; 3], each: [usize; 2]) -> Self {
-        Self { warps, high, wide, only: None, each }
-    }
 
     /// Returns the tiling for attention with activations of type `T`; `None` if it has other sizes, or if products of
     /// its elements are not for tensor cores.
     pub fn of<T: Element>(sizes: &AttentionSizes<'_>) -> Option<Self> {
         let &[hidden, _] = sizes.layers else { return None };
-        let fits = |tiling: &Self| {
-            let width = tiling.only.is_none_or(|only| sizes.width == only);
-            let most = 8 * tiling.wide * tiling.warps;
-            width && hidden.outputs as usize <= 16 * tiling.high && sizes.width <= most
-        };
+        let fits =
+            |tiling: &Self| hidden.outputs as usize <= tiling.outputs() && sizes.width <= tiling.columns;
         let has_products = T::KIND == ElementKind::Bf16 && sizes.kind == AttentionKind::Din;
         (has_products && sizes.width.is_multiple_of(16)).then(|| Self::ALL.into_iter().find(fits)).flatten()
     }
@@ -160,18 +152,28 @@ impl AttentionTiling {
         Self::ALL.into_iter().position(|tiling| tiling == self).expect("one of all tilings")
     }
 
+    const fn outputs(self) -> usize {
+        8 * self.eighths * self.parts
+    }
+
+    const fn warps(self) -> usize {
+        self.columns / 16 * self.parts
+    }
+
     const fn threads(self) -> usize {
-        32 * self.warps
+        32 * self.warps()
     }
 
     /// Bytes of shared memory, as `AttentionTiles` divides them.
-    fn shared_bytes(self, width: usize, backward: bool) -> u32 {
-        let (outputs, chunk, stride) = (16 * self.high, 16 * self.warps, width + 8);
-        let fragments = 2 * self.high * self.wide * self.threads() * 16;
-        let deltas = if backward { chunk * (outputs + 8) } else { 0 };
-        let halves = (outputs + 8 + chunk) * stride + deltas;
-        let floats = width + (self.warps + 3) * outputs + chunk + width.max(2 * self.threads());
-        (fragments + 2 * halves + 4 * floats) as u32
+    const fn shared_bytes(self, backward: bool) -> u32 {
+        let Self { columns, .. } = self;
+        let (outputs, warps, chunk) = (self.outputs(), self.warps(), 16 * self.warps());
+        let stride = outputs + if outputs.is_multiple_of(16) { 8 } else { 0 };
+        let matrix = columns * stride + columns / 8 * 16;
+        let deltas = if backward { chunk * stride } else { 0 };
+        let halves = 4 * matrix + 2 * chunk * (columns + 8) + 3 * columns + deltas;
+        let sums = warps * if backward { outputs + 1 } else { columns };
+        (2 * halves + 4 * (4 * outputs + sums.next_multiple_of(4))) as u32
     }
 }
 
@@ -350,7 +352,7 @@ unsafe impl<T: Element, const TILING: usize> Kernel for TiledForward<T, TILING> 
     const THREADS: u32 = AttentionTiling::ALL[TILING].threads() as u32;
 
     fn shared_bytes(&self) -> u32 {
-        AttentionTiling::ALL[TILING].shared_bytes(self.0.width as usize, false)
+        AttentionTiling::ALL[TILING].shared_bytes(false)
     }
 }
 
@@ -360,7 +362,7 @@ unsafe impl<T: Element, const TILING: usize> Kernel for TiledBackward<T, TILING>
     const THREADS: u32 = AttentionTiling::ALL[TILING].threads() as u32;
 
     fn shared_bytes(&self) -> u32 {
-        AttentionTiling::ALL[TILING].shared_bytes(self.0.width as usize, true)
+        AttentionTiling::ALL[TILING].shared_bytes(true)
     }
 }
 
@@ -389,9 +391,9 @@ mod tests {
             assert_eq!(AttentionTiling::of::<f32>(&sizes), None);
             AttentionTiling::of::<half::bf16>(&sizes)
         };
-        let [only, small, high, wide] = AttentionTiling::ALL;
-        assert_eq!([of(40, 64), of(8, 64)], [Some(only); 2]);
-        assert_eq!([of(48, 16), of(8, 48)], [Some(small); 2]);
+        let [low, middle, high, wide] = AttentionTiling::ALL;
+        assert_eq!([of(40, 64), of(8, 16)], [Some(low); 2]);
+        assert_eq!([of(48, 16), of(48, 64)], [Some(middle); 2]);
         assert_eq!(
             [of(56, 64), of(96, 16), of(48, 80), of(8, 128)],
             [Some(high), Some(high), Some(wide), Some(wide)]
@@ -400,8 +402,8 @@ mod tests {
         let room = |[forward, backward]: [usize; 2]| {
             [forward, backward].map(|blocks| 227 * 1024 / blocks as u32 - 1024)
         };
-        for (tiling, width) in [(only, 64), (small, 64), (high, 64), (wide, 128)] {
-            let needed = [false, true].map(|backward| tiling.shared_bytes(width, backward));
+        for tiling in AttentionTiling::ALL {
+            let needed = [false, true].map(|backward| tiling.shared_bytes(backward));
             assert!(needed.iter().zip(room(tiling.each)).all(|(needed, room)| *needed <= room), "{tiling:?}");
             assert!(needed[1] <= SHARED_BYTES_MAX, "{tiling:?}");
         }

@@ -110,8 +110,8 @@ const RANKS: &[&str] = &["2", "4", "8"];
 const LANES: &[&str] = &["4", "16", "32"];
 /// The same, by vectors of a row that each lane takes.
 const TEAMS: &[&str] = &["4x1", "16x1", "32x1", "32x2", "32x8"];
-/// The most hidden outputs of attention by tensor cores, and the most elements of a key, or the only number of them.
-const TILINGS: &[&str] = &["48_of_64", "48x64", "96x64", "48x128"];
+/// The most hidden outputs of attention by tensor cores, and the most elements of a key.
+const TILINGS: &[&str] = &["40x64", "48x64", "96x64", "48x128"];
 /// The teams whose lanes take one vector.
 const LEAN_TEAMS: &[&str] = &["4x1", "16x1", "32x1"];
 

@@ -113,8 +113,9 @@ fn dot<'a>(a: impl IntoIterator<Item = &'a Near>, b: impl IntoIterator<Item = &'
 }
 
 impl Sample {
-    /// `rounding` is the share by which kernels round between layers: the matrix of the first, outputs and their
-    /// gradients. Gradients with respect to layers are sums over `count` positions and samples in all.
+    /// `rounding` is the share by which kernels round between layers: sums of the first layer's W, its matrix, outputs
+    /// and their gradients. The weights of positions become sums of two rounded numbers. Gradients with respect to
+    /// layers are sums over `count` positions and samples in all.
     pub(super) fn attend(&self, unit: &Unit, rounding: f64, count: usize) -> Attended {
         let width = self.query.len();
         let (weights, outputs) = match unit {
@@ -144,8 +145,9 @@ impl Sample {
                 (outputs.iter().map(last).collect(), outputs)
             }
         };
+        let rounded: Vec<_> = weights.iter().map(|weight| weight.rounded(rounding * rounding)).collect();
         let of_element =
-            |d: usize| Near::sum(self.keys.iter().zip(&weights).map(|(key, weight)| key[d].times(*weight)));
+            |d: usize| Near::sum(self.keys.iter().zip(&rounded).map(|(key, weight)| key[d].times(*weight)));
         let sum = (0..width).map(of_element).collect();
         let of_weights: Vec<_> = self.keys.iter().map(|key| dot(key, &self.gradient)).collect();
         let direct: Vec<Vec<_>> =
@@ -196,12 +198,13 @@ impl Sample {
                         let terms = (0..width).flat_map(|d| {
                             let (query, key) = (self.query[d], key[d]);
                             let weight = |piece: usize| layer.weight(j, piece * width + d);
+                            let combined = |term: Near| term.rounded(rounding);
                             let matrix = |term: Near| term.rounded(rounding + 3.0 * F32_ROUNDING);
                             [
-                                weight(0).times(query),
-                                matrix(weight(1)).times(key),
-                                weight(2).times(query),
-                                matrix(weight(2).negative()).times(key),
+                                combined(weight(0)).times(query),
+                                matrix(combined(weight(1))).times(key),
+                                combined(weight(2)).times(query),
+                                matrix(combined(weight(2).negative())).times(key),
                                 matrix(weight(3).times(query)).times(key),
                             ]
                         });
@@ -251,15 +254,16 @@ impl Sample {
                 let mut terms = vec![d_key[d]];
                 for (j, delta) in deltas[0].iter().enumerate() {
                     let weight = |piece: usize| first.weight(j, piece * width + d);
+                    let combined = |term: Near| term.rounded(rounding);
                     let matrix = |term: Near| term.rounded(rounding + 3.0 * F32_ROUNDING);
                     terms.extend([
-                        matrix(weight(1)).times(*delta),
-                        matrix(weight(2).negative()).times(*delta),
+                        matrix(combined(weight(1))).times(*delta),
+                        matrix(combined(weight(2).negative())).times(*delta),
                         matrix(weight(3).times(self.query[d])).times(*delta),
                     ]);
                     query_terms[d].extend([
-                        weight(0).times(*delta),
-                        weight(2).times(*delta),
+                        combined(weight(0)).times(*delta),
+                        combined(weight(2)).times(*delta),
                         weight(3).times(key[d].times(*delta)),
                     ]);
                 }

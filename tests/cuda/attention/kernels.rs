@@ -69,7 +69,8 @@ impl<T: Element> Case<T> {
             words.one_of(&[AttentionKind::Din, AttentionKind::Din, AttentionKind::Dot, AttentionKind::Mean]);
         let dims: &[&[usize]] =
             &[&[4], &[64], &[16], &[32, 32], &[8, 20, 4], &[12], &[36], &[16, 16, 16], &[128]];
-        let hidden: &[&[usize]] = &[&[], &[8], &[40], &[16, 8], &[24, 16, 8], &[64], &[40, 16], &[80, 40]];
+        let hidden: &[&[usize]] =
+            &[&[], &[8], &[40], &[48], &[64], &[96], &[16, 8], &[24, 16, 8], &[40, 16], &[80, 40]];
         let room = 1 + words.below(60) as usize;
         let shape = Shape {
             kind,
@@ -77,7 +78,7 @@ impl<T: Element> Case<T> {
             hidden: words.one_of(hidden),
             room,
             samples: words.below(room as u64 + 1) as usize,
-            length_max: words.one_of(&[1, 7, 33, 50, 70]),
+            length_max: words.one_of(&[1, 7, 33, 50, 70, 150]),
         };
         let lengths = |words: &mut Words, max: u64| match words.below(4) {
             0 => 0,
