@@ -133,7 +133,7 @@ impl AttentionTiling {
     /// All tilings, in the order of their kernels in `names.rs`. The first that fits is used.
     const ALL: [Self; 4] = [
         Self { columns: 64, eighths: 5, parts: 1, each: [5, 3] },
-        Self { columns: 64, eighths: 6, parts: 1, each: [4, 3] },
+        Self { columns: 64, eighths: 6, parts: 1, each: [4, 2] },
         Self { columns: 64, eighths: 6, parts: 2, each: [2, 1] },
         Self { columns: 128, eighths: 6, parts: 1, each: [1, 1] },
     ];
