@@ -16,7 +16,7 @@
 // Wk - Wd, Wq + Wd, M and delta are rounded to bf16, and the weights of positions to the sum of two bf16; all else is
 // f32.
 //
-// 16384 samples of 50 positions with keys of 64 elements and 40 hidden outputs take 83 us forward and 190 us backward
+// 16384 samples of 50 positions with keys of 64 elements and 40 hidden outputs take 84 us forward and 187 us backward
 // (H200); docs/measurements/one-gpu.md says what limits them.
 #include "attention.cuh"
 #include "mma.cuh"

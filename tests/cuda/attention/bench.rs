@@ -19,7 +19,7 @@ const DIM: usize = 64;
 const TIMES: usize = 20;
 
 /// Forward and backward pass over 16384 samples of 50 positions with keys of 64 elements in bf16. They move 315 MB, in
-/// 66 us at 4.8 TB/s; an H200 takes 83 us forward and 202 us backward, so that other work may run beside it.
+/// 66 us at 4.8 TB/s; an H200 takes 84 us forward and 198 us backward, so that other work may run beside it.
 fn takes_no_millisecond(bench: &Bench, words: &mut Words) -> Outcome {
     for (kind, hidden) in [
         (AttentionKind::Din, &[40][..]),

@@ -78,7 +78,8 @@ impl<T: Element> Case<T> {
             hidden: words.one_of(hidden),
             room,
             samples: words.below(room as u64 + 1) as usize,
-            length_max: words.one_of(&[1, 7, 33, 50, 70, 150]),
+            // Long sequences, for several chunks of a block, take the formula long.
+            length_max: if room <= 8 { 150 } else { words.one_of(&[1, 7, 33, 50, 70]) },
         };
         let lengths = |words: &mut Words, max: u64| match words.below(4) {
             0 => 0,
