@@ -29,6 +29,10 @@ pub(crate) const BODIES: &[Body] = &[
         let interaction = words.one_of(&interactions);
         draws_train_as_on_the_cpu(bench, words, interaction, Training::dynamic)
     }),
+    ("dynamic_tables_train_with_attention_as_on_the_cpu", 2, |bench, words| {
+        let interaction = words.one_of(&[Interaction::Dot, Interaction::Concat]);
+        draws_train_as_on_the_cpu(bench, words, interaction, Training::dynamic_and_attended)
+    }),
     ("ids_have_the_same_rows_as_on_the_cpu", 6, |bench, words| {
         ids_have_the_same_rows(std::slice::from_ref(&bench.device), words)
     }),
@@ -66,8 +70,16 @@ pub(crate) const BODIES: &[Body] = &[
 impl Training {
     /// A training three of whose tables are dynamic, with fewer rows than ids.
     pub(super) fn dynamic(words: &mut Words, interaction: Interaction, steps: usize) -> Self {
-        let mut training = Self::random(words, interaction, steps);
-        let spec = &mut training.model.spec;
+        Self::random(words, interaction, steps).with_dynamic_tables(words)
+    }
+
+    /// The same with sequences, which attention reads.
+    fn dynamic_and_attended(words: &mut Words, interaction: Interaction, steps: usize) -> Self {
+        Self::attended(words, interaction, steps).with_dynamic_tables(words)
+    }
+
+    fn with_dynamic_tables(mut self, words: &mut Words) -> Self {
+        let spec = &mut self.model.spec;
         for (number, table) in spec.tables.iter_mut().enumerate().skip(1) {
             let evict = words.one_of(&[
                 Eviction::Lru,
@@ -81,14 +93,14 @@ impl Training {
         }
         let is_dynamic: Vec<_> =
             spec.features.iter().map(|feature| spec.tables[feature.table].dynamic.is_some()).collect();
-        for (step, batch) in (0..).zip(&mut training.batches) {
+        for (step, batch) in (0..).zip(&mut self.batches) {
             for (bags, _) in batch.categorical.iter_mut().zip(&is_dynamic).filter(|(_, dynamic)| **dynamic) {
                 // Some ids come and go.
                 let moved = |id: u64| if id.is_multiple_of(3) { id + step / 10 } else { id };
                 bags.ids.iter_mut().for_each(|id| *id = moved(*id).wrapping_mul(0x9E37_79B9_7F4A_7C15));
             }
         }
-        training
+        self
     }
 
     /// Whether the rows of a table of the model, or those that begin anew with them, are given to ids.
