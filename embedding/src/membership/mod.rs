@@ -257,15 +257,21 @@ impl Membership {
 
     /// Returns the key that has each row of the table, in order; `None` where none has it, as for the shared row.
     pub fn keys_of_rows(&self) -> impl Iterator<Item = Option<u64>> + '_ {
-        let of_shards = self.shards.iter().flat_map(|shard| {
-            (0..shard.keys.len()).map(|slot| shard.is_occupied(slot as u32).then(|| shard.keys[slot]))
-        });
-        std::iter::once(None).chain(of_shards)
+        self.keys_with_scores(0)
     }
 
     /// Returns the same without keys that have expired.
     pub fn live_keys_of_rows(&self) -> impl Iterator<Item = Option<u64>> + '_ {
-        self.keys_of_rows().map(|key| key.filter(|&key| self.find(key).is_some()))
+        self.keys_with_scores(self.oldest(self.step))
+    }
+
+    /// Returns the key that has each row, if its score is at least `least`.
+    fn keys_with_scores(&self, least: u32) -> impl Iterator<Item = Option<u64>> + '_ {
+        let of_shards = self.shards.iter().flat_map(move |shard| {
+            let has_key = move |slot: usize| shard.is_occupied(slot as u32) && shard.scores[slot] >= least;
+            (0..shard.keys.len()).map(move |slot| has_key(slot).then(|| shard.keys[slot]))
+        });
+        std::iter::once(None).chain(of_shards)
     }
 
     /// Frees the rows of keys that have expired. The other keys never expire, whatever is [restored](Self::restore)
