@@ -9,7 +9,7 @@ use rankine_backend::Backend;
 use rankine_cuda::Device;
 use rankine_embedding::membership::{IfFull, SavedMembership};
 use rankine_embedding::{DynamicRows, Eviction, Membership};
-use rankine_engine::training::{Event, Observer, TrainError, TrainOptions, train};
+use rankine_engine::training::{TrainError, TrainOptions, train};
 use rankine_model::Interaction;
 use rankine_saved::Weights;
 use tempfile::TempDir;
@@ -160,12 +160,6 @@ fn dynamic_folder() -> Result<TempDir, Failed> {
     Ok(folder)
 }
 
-struct Silent;
-
-impl Observer for Silent {
-    fn observe(&mut self, _: Event<'_>) {}
-}
-
 /// A table without a free row ends the training, if the job says so, and names the id.
 fn a_full_table_ends_the_training() -> Outcome {
     let folder = dynamic_folder()?;
@@ -173,7 +167,7 @@ fn a_full_table_ends_the_training() -> Outcome {
     let job = JobFile::read(&folder.path().join("job.toml"), &sets)?.job()?;
     let run = folder.path().join("full");
     let options = TrainOptions { run_dir: Some(&run), ..TrainOptions::default() };
-    match train(&job, options, &mut Silent) {
+    match train(&job, options, &mut ()) {
         Err(TrainError::FullTable { step, source })
             if step > 0 && source.to_string().contains("900 ids have") =>
         {

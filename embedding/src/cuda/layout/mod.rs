@@ -1,5 +1,6 @@
 //! Which rank owns which row, and where ids and vectors are stored.
 
+mod dynamic;
 pub(crate) mod numbering;
 pub(crate) mod parts;
 pub(crate) mod pooled;
@@ -402,23 +403,6 @@ impl Layout {
     /// Where a column's ids start; there is room for [`Hotness::max`] ids per sample.
     pub fn ids_begin(&self, column: usize) -> usize {
         self.samples * self.columns[..column].iter().map(|hotness| hotness.max()).sum::<usize>()
-    }
-
-    /// Whether a column's ids are given rows as they come: a batch has them in 64 bits, too.
-    pub fn is_dynamic(&self, column: usize) -> bool {
-        let of_column = |feature: &&Feature| feature.column == column;
-        self.features.iter().filter(of_column).any(|feature| self.tables[feature.table].dynamic.is_some())
-    }
-
-    /// Room for ids of 64 bits in a rank's batch, column by column.
-    pub fn long_ids(&self) -> usize {
-        self.long_ids_begin(self.columns.len())
-    }
-
-    /// Where the ids of 64 bits of a column start whose ids are given rows.
-    pub fn long_ids_begin(&self, column: usize) -> usize {
-        let dynamic = (0..column).filter(|&column| self.is_dynamic(column));
-        self.samples * dynamic.map(|column| self.columns[column].max()).sum::<usize>()
     }
 
     /// Offsets in a rank's batch: one per sample and one more, for each ragged column.

@@ -24,15 +24,9 @@ impl DynamicColumns {
     /// # Errors
     /// If there is not enough memory, or a batch has too many ids.
     pub fn new(device: &Arc<Device>, layout: &Layout) -> Result<Self> {
-        let dynamic = layout.tables.iter().enumerate().filter(|(_, table)| table.dynamic.is_some());
         let mut columns = Vec::new();
-        for (table, (number, _)) in dynamic.enumerate() {
-            let mut of_table: Vec<_> = (layout.features.iter())
-                .filter(|feature| feature.table == number)
-                .map(|feature| feature.column)
-                .collect();
-            of_table.sort_unstable();
-            of_table.dedup();
+        for (table, (number, _)) in layout.dynamic_tables().enumerate() {
+            let of_table = layout.id_columns(number);
             let positions = of_table.iter().map(|&column| layout.columns[column].max()).sum::<usize>();
             let samples = layout.ranks() * layout.samples;
             let (have, most) = ((samples * positions) as u64, u64::from(u32::MAX));

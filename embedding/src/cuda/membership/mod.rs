@@ -85,16 +85,14 @@ impl DynamicTables {
         weights: InitialWeights,
         tracks: bool,
     ) -> Result<Option<Self>> {
-        let dynamic = layout.tables.iter().enumerate();
-        let dynamic: Vec<_> = dynamic.filter_map(|(number, table)| Some((number, table.dynamic?))).collect();
-        if dynamic.is_empty() {
+        if layout.dynamic_tables().next().is_none() {
             return Ok(None);
         }
         assert_eq!(peers.map_or(1, Peers::ranks), layout.ranks(), "ranks of one node have peers");
         let _purpose = device.purpose("ids of dynamic tables");
         let mut shards = 0;
         let mut tables = Vec::new();
-        for (number, rows) in dynamic {
+        for (number, rows) in layout.dynamic_tables() {
             let name = layout.tables[number].name.clone();
             tables.push(DynamicTable::new(device, (number, name), rows, shards, tracks)?);
             shards += rows.shards() as usize;
@@ -304,12 +302,8 @@ impl DynamicTables {
 /// Returns the shards of a rank whose rows begin anew with a dynamic table's rows: of that table, and of others that
 /// its columns look up.
 fn begun_with(layout: &Layout, rank: Rank, number: usize, weights: InitialWeights) -> Vec<NewRowsOf> {
-    let features = layout.features.iter();
-    let columns = features.filter(|feature| feature.table == number).map(|feature| feature.column);
-    let columns: Vec<_> = columns.collect();
-    let is_begun = |table: usize| {
-        layout.features.iter().any(|feature| feature.table == table && columns.contains(&feature.column))
-    };
+    let columns = layout.id_columns(number);
+    let is_begun = |table: usize| !layout.id_columns(table).is_disjoint(&columns);
     let shards = layout.parts.iter().zip(layout.bounds(&layout.parts, weights)).enumerate();
     let own = shards.filter(|(_, (part, _))| is_begun(part.table) && layout.part_rows(rank, part) > 0);
     let begun = own.map(|(shard, (part, bound))| NewRowsOf {

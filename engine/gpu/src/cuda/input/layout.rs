@@ -22,6 +22,8 @@ pub struct InputLayout {
     pub(super) labels_of: Vec<usize>,
     /// For each categorical column, how its bags are pooled if their ids have weights.
     pub(super) weighted: Vec<Option<Pooling>>,
+    /// For each categorical column, whether its table is dynamic.
+    pub(super) dynamic: Vec<bool>,
     pub(super) dense_columns: usize,
     pub(super) rates: usize,
     pub(super) rows: usize,
@@ -63,6 +65,7 @@ impl InputLayout {
                 .iter()
                 .map(|feature| feature.weighted.then_some(feature.pooling))
                 .collect(),
+            dynamic: (0..layout.columns().len()).map(|column| layout.is_dynamic(column)).collect(),
             dense_columns: spec.dense_columns,
             rates,
             rows,
@@ -136,14 +139,14 @@ impl InputLayout {
         let (before_ids, mut ids) = words.split_at_mut(begin(self.ids));
         let mut offsets = &mut before_ids[begin(self.offsets)..];
         let mut jobs = Vec::with_capacity(hotness.len());
-        let columns = hotness.iter().zip(&batch.categorical).zip(&self.weighted);
-        for (number, ((hotness, bags), &pooling)) in columns.enumerate() {
+        let columns = hotness.iter().zip(&batch.categorical).zip(&self.weighted).zip(&self.dynamic);
+        for (((hotness, bags), &pooling), &is_dynamic) in columns {
             let of_ragged = if matches!(hotness, Hotness::Ragged { .. }) { room + 1 } else { 0 };
             let own = ids.split_off_mut(..room * hotness.max()).expect("the layout has room for all columns");
             let own_offsets = offsets.split_off_mut(..of_ragged).expect("as for ids");
             let of_weighted = if pooling.is_some() { room * hotness.max() } else { 0 };
             let own_factors = factors.split_off_mut(..of_weighted).expect("as for ids");
-            let of_dynamic = if self.ids_layout.is_dynamic(number) { room * hotness.max() } else { 0 };
+            let of_dynamic = if is_dynamic { room * hotness.max() } else { 0 };
             let own_long_ids = long_ids.split_off_mut(..of_dynamic).expect("as for ids");
             let own = if of_dynamic > 0 { ColumnIds::Long(own_long_ids) } else { ColumnIds::Rows(own) };
             jobs.push((bags, own, own_offsets, pooling.map(|pooling| (pooling, own_factors))));
